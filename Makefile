@@ -1,0 +1,39 @@
+# demo · test · check · bench: each sets up .venv by itself from constraints.txt, then does its work.
+# Needs Python >= 3.11 with pip and venv; nothing else. PYTHON=... chooses the interpreter that makes .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+MEMBERS := core hf2q_quant_kquant hf2q_arch_qwen35 hf2q_arch_gemma4 hf2q_arch_deepseek4 $(sort $(dir $(wildcard plugins/*/pyproject.toml)))
+PROJECTS := $(addsuffix pyproject.toml,$(addsuffix /,$(patsubst %/,%,$(MEMBERS))))
+
+.PHONY: demo test check format bench setup clean
+
+setup: $(STAMP)
+
+$(STAMP): constraints.txt .ci/setup $(PROJECTS)
+	PYTHON="$(PYTHON)" sh .ci/setup $(VENV) $(patsubst %/,%,$(MEMBERS))
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python .ci/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(wildcard */src) $(wildcard plugins/*/src)
+	$(BIN)/python -m pytest -q tests/test_imports.py
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python bench/quantize.py $(BENCH)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .demo

@@ -1,0 +1,85 @@
+"""The gated delta rule on MLX: token by token when decoding, in chunks when prefilling.
+
+The chunked form turns the recurrence inside a chunk into matrix products (Yang et al., Gated Delta Networks,
+arXiv 2412.06464, section 3.3; transformers, modeling_qwen3_5.py, torch_chunk_gated_delta_rule). With G the running
+sum of decays in a chunk and S the state before it:
+
+    A_ij = beta_i (k_i·k_j) e^(G_i - G_j)  for j < i          T = (I + A)⁻¹
+    U = T (beta V),   W = T (beta e^G K),   V' = U - W S
+    O_i = e^(G_i) q_i S + Σ_(j ≤ i) (q_i·k_j) e^(G_i - G_j) V'_j
+    S ← e^(G_C) S + Σ_j e^(G_C - G_j) k_j ⊗ V'_j
+
+Exponents of differences are taken only where they are ≤ 0, so nothing overflows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+CHUNK = 64
+"""Tokens in a chunk. Source: transformers, torch_chunk_gated_delta_rule."""
+
+
+def gated_delta(q: Any, k: Any, v: Any, decay: Any, beta: Any, state: Any) -> tuple[Any, Any]:
+    """See `hf2q.backends.ops.Ops.gated_delta`."""
+    tokens, repeats = q.shape[1], v.shape[2] // q.shape[2]
+    if repeats > 1:  # tiled, not interleaved: value head h uses key head h mod G
+        q, k = mx.tile(q, (1, 1, repeats, 1)), mx.tile(k, (1, 1, repeats, 1))
+    if tokens == 1:
+        out, state = _step(q[:, 0], k[:, 0], v[:, 0], decay[:, 0], beta[:, 0], state)
+        return out[:, None], state
+    return _chunks(q, k, v, decay, beta, state)
+
+
+def _step(q: Any, k: Any, v: Any, decay: Any, beta: Any, state: Any) -> tuple[Any, Any]:
+    """One token: q, k (B, H, Dk), v (B, H, Dv), decay, beta (B, H)."""
+    state = state * mx.exp(decay)[..., None, None]
+    error = beta[..., None] * (v - (k[..., None, :] @ state)[..., 0, :])
+    state = state + k[..., None] * error[..., None, :]
+    return (q[..., None, :] @ state)[..., 0, :], state
+
+
+def _chunks(q: Any, k: Any, v: Any, decay: Any, beta: Any, state: Any) -> tuple[Any, Any]:
+    batch, tokens, heads, _ = q.shape
+    size = min(CHUNK, tokens)
+    count = -(-tokens // size)
+    spare = count * size - tokens  # padded steps are inert: beta 0 writes nothing, decay 0 keeps the state
+
+    def split(x: Any) -> Any:
+        x = mx.pad(x, [(0, 0), (0, spare)] + [(0, 0)] * (x.ndim - 2))
+        return mx.swapaxes(x, 1, 2).reshape(batch, heads, count, size, *x.shape[3:])  # (B,H,N,C,...)
+
+    q, k, v, decay, beta = (split(x) for x in (q, k, v, decay, beta))
+    total = mx.cumsum(decay, axis=-1)  # G (B,H,N,C)
+    row = mx.arange(size)
+    lower = row[:, None] >= row[None, :]
+    # beyond the diagonal the exponent would be positive: masked before it is taken
+    ratio = mx.where(lower, mx.exp(mx.where(lower, total[..., :, None] - total[..., None, :], 0.0)), 0.0)
+    keys = mx.swapaxes(k, -1, -2)
+    a = mx.where(row[:, None] > row[None, :], (beta[..., None] * k) @ keys * ratio, 0.0)
+    solved = _unit_lower_inverse(a)  # T
+    writes = solved @ (beta[..., None] * v)  # U (B,H,N,C,Dv)
+    reads = solved @ ((beta * mx.exp(total))[..., None] * k)  # W (B,H,N,C,Dk)
+    inside = (q @ keys) * ratio
+    queries = q * mx.exp(total)[..., None]
+    last = total[..., -1:]
+    carry = keys * mx.exp(last - total)[..., None, :]
+    keep = mx.exp(last)[..., None]
+    outs = []
+    for n in range(count):
+        fresh = writes[:, :, n] - reads[:, :, n] @ state  # V' (B,H,C,Dv)
+        outs.append(queries[:, :, n] @ state + inside[:, :, n] @ fresh)
+        state = keep[:, :, n] * state + carry[:, :, n] @ fresh
+    out = mx.concatenate(outs, axis=2)[:, :, :tokens]  # (B,H,T,Dv)
+    return mx.swapaxes(out, 1, 2), state
+
+
+def _unit_lower_inverse(a: Any) -> Any:
+    """(I + a)⁻¹ for strictly lower triangular a (..., C, C), by substitution.
+
+    A series in powers of `a` would need fewer steps, but cancels badly where a chunk repeats one key. LAPACK's
+    inverse exists on the CPU only; memory is shared with it where there is a GPU.
+    """
+    return mx.linalg.tri_inv(a + mx.eye(a.shape[-1]), upper=False, stream=mx.cpu)

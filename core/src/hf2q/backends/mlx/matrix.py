@@ -1,0 +1,109 @@
+"""Weights as MLX computes with them: quantized where its affine form holds exactly the file's numbers, else float32.
+
+Scales and biases stay float32. A Q4_K scale is a product of a half and a 6-bit integer, which neither float16 nor
+bfloat16 can hold; with float32, and products taken in float32, each weight is the number that ggml decodes.
+16-bit weights are widened to float32 once: MLX would otherwise widen them in each product, as activations are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from hf2q.backends.mlx.pack import pack
+from hf2q.codec import QuantCodec
+from hf2q.types import Shape, resolve
+
+if TYPE_CHECKING:
+    from hf2q.types import Bytes
+
+GROUP = 32
+"""Weights that share a scale, in every affine form that a codec offers."""
+
+PIECE = 1 << 22
+"""Weights repacked at a time, so that loading needs little memory beyond the result."""
+
+
+class DenseMatrix:
+    """float32 (out, in) or (E, out, in)."""
+
+    quantized = False
+
+    def __init__(self, values: Any) -> None:
+        self.shape: Shape = tuple(values.shape)
+        self.nbytes: int = values.nbytes
+        self._values = values
+        self._transposed = mx.swapaxes(values, -1, -2)
+        mx.eval(self._transposed)
+
+    def rows(self, ids: Any) -> Any:
+        """ids (...) -> (..., in)."""
+        return self._values[ids]
+
+    def times(self, x: Any) -> Any:
+        """(..., in) -> (..., out)."""
+        return x @ self._transposed
+
+    def gather_times(self, x: Any, experts: Any) -> Any:
+        """x (..., 1, in) with expert indices (...) -> (..., 1, out)."""
+        return mx.gather_mm(x, self._transposed, rhs_indices=experts)
+
+
+class AffineMatrix:
+    """Codes of a few bits in groups of 32, w = scale · code + bias: (out, in) or (E, out, in)."""
+
+    quantized = True
+
+    def __init__(self, codes: Any, scales: Any, biases: Any, bits: int) -> None:
+        self.shape: Shape = (*scales.shape[:-1], scales.shape[-1] * GROUP)
+        self.nbytes: int = codes.nbytes + scales.nbytes + biases.nbytes
+        self._parts = (codes, scales, biases)
+        self._bits = bits
+
+    def rows(self, ids: Any) -> Any:
+        """ids (...) -> (..., in)."""
+        codes, scales, biases = (part[ids] for part in self._parts)
+        return mx.dequantize(codes, scales, biases, group_size=GROUP, bits=self._bits)
+
+    def times(self, x: Any) -> Any:
+        """(..., in) -> (..., out)."""
+        codes, scales, biases = self._parts
+        return mx.quantized_matmul(x, codes, scales, biases, transpose=True, group_size=GROUP, bits=self._bits)
+
+    def gather_times(self, x: Any, experts: Any) -> Any:
+        """x (..., 1, in) with expert indices (...) -> (..., 1, out)."""
+        codes, scales, biases = self._parts
+        return mx.gather_qmm(
+            x, codes, scales, biases, rhs_indices=experts, transpose=True, group_size=GROUP, bits=self._bits
+        )
+
+
+def from_blocks(blocks: Bytes, codec: QuantCodec, shape: Shape, threads: int) -> DenseMatrix | AffineMatrix:
+    """The matrix of a file's blocks: uint8 (rows, bytes), rows the product of shape[:-1]."""
+    rows, columns = blocks.shape[0], shape[-1]
+    step = max(1, PIECE // columns)
+    spans = [(start, min(start + step, rows)) for start in range(0, rows, step)]
+    if not codec.affine:
+        values = np.empty((rows, columns), np.float32)
+        for start, stop in spans:
+            values[start:stop] = codec.decode(blocks[start:stop], threads=threads)
+        return DenseMatrix(mx.array(values.reshape(shape)))
+    repack = cast("Callable[[Bytes], tuple[Any, Any, Any, int]]", resolve(codec.affine))
+    scales = np.empty((rows, columns // GROUP), np.float32)
+    biases = np.empty_like(scales)
+    words = np.empty((rows, 0), np.uint32)
+    bits = 0
+    for start, stop in spans:
+        codes, scales[start:stop], biases[start:stop], bits = repack(np.ascontiguousarray(blocks[start:stop]))
+        if start == 0:
+            words = np.empty((rows, columns * bits // 32), np.uint32)
+        words[start:stop] = pack(codes, bits)
+
+    def shaped(part: NDArray[Any]) -> Any:
+        return mx.array(part.reshape(*shape[:-1], -1))
+
+    return AffineMatrix(shaped(words), shaped(scales), shaped(biases), bits)

@@ -1,0 +1,55 @@
+"""Choosing the backend that a model runs on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from hf2q.backends.ops import Ops
+from hf2q.codec import thread_count
+from hf2q.errors import LoadError
+from hf2q.plugins import Plugins
+from hf2q.types import BackendEntry, resolve
+
+log = logging.getLogger(__name__)
+
+AUTO = "auto"
+
+
+def select_backend(plugins: Plugins, name: str = AUTO, *, threads: int | None = None) -> Ops:
+    """The backend `name`, or with "auto" the available one that puts itself first.
+
+    Errors: UnknownNameError when no plugin provides it; LoadError when it cannot run here, with what to install.
+    """
+    entry = _best(plugins) if name == AUTO else plugins.backend(name)
+    reason = _unavailable(entry)
+    if reason is not None:
+        raise LoadError(f"the backend {entry.name!r} cannot run here: {reason}", hint=entry.requires or None)
+    log.info("backend %s", entry.name)
+    make = cast("Callable[..., Ops]", resolve(entry.backend))
+    return make(threads=thread_count(threads))
+
+
+def _best(plugins: Plugins) -> BackendEntry:
+    usable: list[tuple[int, str, BackendEntry]] = []
+    reasons = []
+    for entry in plugins.backends:
+        reason = _unavailable(entry)
+        if reason is None:
+            usable.append((int(resolve(entry.priority)()), entry.name, entry))
+        else:
+            reasons.append(f"{entry.name}: {reason}")
+    if not usable:
+        raise LoadError(
+            f"no backend can run here ({'; '.join(reasons) or 'none is installed'})", hint='pip install "hf2q[serve]"'
+        )
+    return max(usable, key=lambda item: item[:2])[2]
+
+
+def _unavailable(entry: BackendEntry) -> str | None:
+    try:
+        reason = resolve(entry.available)()
+    except ImportError as error:  # its module needs something that is not installed
+        return str(error)
+    return None if reason is None else str(reason)

@@ -1,0 +1,38 @@
+"""The ``hf2q`` program: one module for each command, which parses, calls what lies below, and prints.
+
+A command is a function ``command(...)`` in its module, annotated for cyclopts, its docstring the help page. It prints
+its product on stdout (`hf2q.cli.output`), raises `hf2q.errors.Hf2qError` for what it refuses, and returns None or an
+exit code. Heavy modules are imported inside the function. Flags have no ``--no-`` twin unless named so.
+
+    0    done                       3    usage or input error
+    1    failure, or a bug          130  interrupted
+    2    quality threshold missed   141  the reader of stdout went away
+
+This module imports next to nothing, so that ``--version`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program with `arguments` (default: those of the process) and return its exit code."""
+    from hf2q.cli.exits import guarded
+
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: _run(words), words)
+
+
+def _run(words: list[str]) -> int:
+    if words == ["--version"]:
+        from hf2q import __version__
+
+        print(f"hf2q {__version__}")
+        return 0
+    from hf2q.cli.app import run
+
+    return run(words)

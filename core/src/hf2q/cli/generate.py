@@ -1,0 +1,138 @@
+"""``hf2q generate``: continue a prompt with a model file, streaming."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter, validators
+
+from hf2q.cli.output import note, print_json
+from hf2q.errors import ConfigError, LoadError, MissingFileError, UsageError
+
+if TYPE_CHECKING:
+    from hf2q.serve.events import TokenEvent
+    from hf2q.serve.model import Model
+
+_SHARE = validators.Number(gte=0, lte=1)
+_NOT_NEGATIVE = validators.Number(gte=0)
+
+
+def command(
+    *,
+    model: Annotated[Path, Parameter(help="A GGUF file.")],
+    prompt: Annotated[str | None, Parameter(help="The text to continue; with --chat, what the user says.")] = None,
+    prompt_file: Annotated[Path | None, Parameter(help="A file with the prompt, UTF-8.")] = None,
+    chat: Annotated[bool, Parameter(help="Put the prompt through the chat template, as a user's message.")] = False,
+    system: Annotated[str | None, Parameter(help="A system message to begin with; only with --chat.")] = None,
+    chat_template_file: Annotated[
+        Path | None, Parameter(help="A chat template instead of the model file's own; only with --chat.")
+    ] = None,
+    max_tokens: Annotated[int, Parameter(help="Most tokens to generate.", validator=validators.Number(gte=1))] = 256,
+    temperature: Annotated[
+        float, Parameter(help="0 takes the likeliest token each time.", validator=_NOT_NEGATIVE)
+    ] = 0.0,
+    top_k: Annotated[int, Parameter(help="Sample among the k best; 0 for all.", validator=_NOT_NEGATIVE)] = 40,
+    top_p: Annotated[float, Parameter(help="Sample among the best with this share.", validator=_SHARE)] = 0.95,
+    min_p: Annotated[
+        float, Parameter(help="Leave out what is less likely than this times the best.", validator=_SHARE)
+    ] = 0.05,
+    seed: Annotated[int | None, Parameter(help="Makes sampling repeatable.")] = None,
+    stop: Annotated[tuple[str, ...], Parameter(help="End before this text; may be given several times.")] = (),
+    ignore_eos: Annotated[bool, Parameter(help="Go on after the tokens that end a generation.")] = False,
+    backend: Annotated[str, Parameter(help="What to compute with.")] = "auto",
+    json: Annotated[bool, Parameter(help="Print one JSON object at the end instead of text.")] = False,
+) -> None:
+    """Continue a prompt with a model file.
+
+    The prompt is continued as it is; --chat asks in the model's own dialogue form instead. Text streams to stdout, and
+    a line about speed follows on stderr.
+    """
+    text = _prompt(prompt, prompt_file)
+    if not chat and (system is not None or chat_template_file is not None):
+        raise UsageError("--system and --chat-template-file are for --chat")
+    try:
+        from hf2q.serve.load import load
+        from hf2q.serve.sampling import SamplingParams
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "hf2q":
+            raise
+        raise LoadError(f"generating needs the package {error.name!r}", hint="pip install 'hf2q[serve]'") from error
+
+    sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    with load(model, backend=backend) as loaded:
+        ids = _chat_ids(loaded, text, system, chat_template_file) if chat else loaded.tokenizer.encode(text)
+        events = loaded.generate(ids, max_tokens=max_tokens, sampling=sampling, stop=stop, ignore_eos=ignore_eos)
+        if json:
+            print_json(_collected(events))
+        else:
+            _print(events)
+
+
+def _prompt(prompt: str | None, file: Path | None) -> str:
+    if (prompt is None) == (file is None):
+        raise UsageError("give the prompt with either --prompt or --prompt-file")
+    if file is None:
+        return prompt or ""
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise MissingFileError(f"there is no file {file}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text: {error}") from error
+
+
+def _chat_ids(model: Model, text: str, system: str | None, template: Path | None) -> list[int]:
+    from hf2q.serve.chat import Message, open_chat
+
+    chat = open_chat(model, template)
+    try:
+        messages = [Message(role="system", content=system)] if system is not None else []
+        prompt = chat.prompt([*messages, Message(role="user", content=text)])
+    finally:
+        chat.close()
+    return model.tokenizer.encode(prompt.text, add_bos=False)  # the template writes BOS where the model wants it
+
+
+def _print(events: Iterator[TokenEvent]) -> None:
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character gets a sign, not a traceback
+    last = ""
+    for event in events:
+        if event.text:
+            print(event.text, end="", flush=True)
+            last = event.text
+        if event.usage is not None and event.timings is not None:
+            if not last.endswith("\n"):
+                print(flush=True)
+            times = event.timings
+            note(
+                f"prompt: {event.usage.prompt_tokens} tokens, {times.prefill_rate:.1f} tokens/s; "
+                f"generated: {event.usage.completion_tokens} tokens, {times.decode_rate:.1f} tokens/s; "
+                f"ended by: {event.finish_reason}"
+            )
+
+
+def _collected(events: Iterator[TokenEvent]) -> dict[str, Any]:
+    collected = list(events)
+    usage, times = collected[-1].usage, collected[-1].timings
+    assert usage is not None
+    assert times is not None
+    return {
+        "text": "".join(event.text for event in collected),
+        "ids": [event.token for event in collected if event.token is not None],
+        "finish_reason": collected[-1].finish_reason,
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
+        },
+        "timings": {
+            "prefill_seconds": times.prefill_seconds,
+            "prefill_tokens_per_second": times.prefill_rate,
+            "decode_seconds": times.decode_seconds,
+            "decode_tokens_per_second": times.decode_rate,
+        },
+    }

@@ -1,0 +1,146 @@
+"""`Config`: reading ``config.json`` so that every key is read, refused, or known to be harmless.
+
+Families build their hparams with it. It remembers what was asked for; `done` refuses the rest, because a key that
+nobody looked at may change what the model computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hf2q.errors import ConfigError, listing
+
+HARMLESS: Mapping[str, str] = {
+    "architectures": "chose the family",
+    "model_type": "chose the family",
+    "torch_dtype": "the dtype stored in the files counts",
+    "dtype": "the dtype stored in the files counts",
+    "transformers_version": "provenance",
+    "_name_or_path": "provenance",
+    "_commit_hash": "provenance",
+    "auto_map": "names remote code, which is never run",
+    "initializer_range": "training only",
+    "attention_dropout": "training only",
+    "use_cache": "how transformers runs it",
+    "output_attentions": "how transformers runs it",
+    "output_hidden_states": "how transformers runs it",
+    "return_dict": "how transformers runs it",
+    "_attn_implementation": "how transformers runs it",
+    "_attn_implementation_autoset": "how transformers runs it",
+    "attn_implementation": "how transformers runs it",
+    "chunk_size_feed_forward": "how transformers runs it; the result is the same",
+    "is_encoder_decoder": "true only for classes that no decoder family claims",
+    "problem_type": "classification only",
+    "id2label": "classification only",
+    "label2id": "classification only",
+    "bos_token_id": "read with the tokenizer",
+    "eos_token_id": "read with the tokenizer",
+    "pad_token_id": "read with the tokenizer",
+    "unsloth_fixed": "provenance",
+    "unsloth_version": "provenance",
+}
+"""Keys of transformers' base class that never change a decoder's weights, with the reason."""
+
+
+class Config:
+    """One JSON object of a config file; `where` names it in messages (``config.json``, ``config.json: rope…``).
+
+    Errors: every method raises ConfigError naming the key, what it holds and what was expected.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
+        self._values = values
+        self._where = where
+        self._read: set[str] = set()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def raw(self, key: str, default: Any = None) -> Any:
+        """The value as parsed, or `default` when the key is absent. Counts as read."""
+        self._read.add(key)
+        return self._values.get(key, default)
+
+    def size(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """An integer of at least `least`. Without `default` the key must be there."""
+        value = self._value(key, default, "an integer")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 32:
+            raise self.wrong(key, f"an integer from {least} to {(1 << 32) - 1}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number, positive."""
+        value = self._value(key, default, "a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise self.wrong(key, "a positive number")
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """A truth value."""
+        value = self._value(key, default, "true or false")
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return value
+
+    def expect(self, key: str, allowed: Iterable[Any], why: str, *, default: Any = None) -> Any:
+        """One of `allowed`, or absent (giving `default`); `why` says what another value would need."""
+        value = self.raw(key, default)
+        choices = list(allowed)
+        if key in self._values and not any(value == choice and type(value) is type(choice) for choice in choices):
+            shown = " or ".join(repr(choice) for choice in choices)
+            raise ConfigError(f"{self._where}: {key} is {value!r}, expected {shown}: {why}")
+        return value
+
+    def section(self, key: str) -> Config | None:
+        """A nested object, or None when it is absent or null. Its own `done` must be called."""
+        value = self.raw(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, "an object")
+        return Config(value, f"{self._where}: {key}")
+
+    def wrong(self, key: str, expected: str) -> ConfigError:
+        """The error for a value that cannot be used."""
+        return ConfigError(f"{self._where}: {key} is {self._values.get(key)!r}, expected {expected}")
+
+    def done(self, harmless: Mapping[str, str] = HARMLESS) -> None:
+        """Refuse keys that were neither read nor are `harmless`. A null says nothing and passes."""
+        unknown = [
+            f"{key} = {_short(value)}"
+            for key, value in self._values.items()
+            if key not in self._read and key not in harmless and value is not None
+        ]
+        if unknown:
+            raise ConfigError(
+                f"{self._where} has keys that this family does not know: {listing(unknown)}",
+                hint="a newer variant of the model, or a plugin to be upgraded; converting without understanding them "
+                "could give a wrong model",
+            )
+
+    def _value(self, key: str, default: Any, what: str) -> Any:
+        value = self.raw(key, default)
+        if value is None:
+            found = "null" if key in self._values else "missing"
+            raise ConfigError(f"{self._where}: {key} is {found}, expected {what}")
+        return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def overlaid(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The text model's config: ``text_config`` laid over the root, whose keys it wins against.
+
+    Source: llama.cpp, conversion/base.py, `TextModel.__init__`.
+    Errors: ConfigError when ``text_config`` is there but no object.
+    """
+    text = config.get("text_config")
+    if text is None:
+        return dict(config)
+    if not isinstance(text, Mapping):
+        raise ConfigError(f"config.json: text_config is a {type(text).__name__}, expected an object")
+    return {**{key: value for key, value in config.items() if key != "text_config"}, **text}

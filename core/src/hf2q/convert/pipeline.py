@@ -1,0 +1,140 @@
+"""Streaming a plan into a writer: read → transform → encode on worker threads, written in plan order.
+
+Tensors are cut into pieces of rows. A few pieces for each worker are under way at any time, so memory does not grow
+with the model; reading and encoding release the GIL. The bytes depend neither on the number of threads nor on where
+the cuts are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hf2q.codec import QuantCodec
+from hf2q.errors import EncodeError
+from hf2q.formats.floats import bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16
+from hf2q.rows import n_rows
+from hf2q.types import Plan, Rows, TensorPlan, Writer, resolve
+
+if TYPE_CHECKING:
+    from hf2q.types import Bytes, Float32
+
+log = logging.getLogger(__name__)
+
+PIECE = 1 << 20
+"""Weights of a piece: 4 MiB as float32, large against the cost of handing it over, small against memory."""
+
+AHEAD = 2
+"""Pieces under way for each worker: one at work, one waiting, so that nobody waits for the writer."""
+
+F16_OVERFLOW = 65520.0
+"""The smallest magnitude that rounds to infinity in float16."""
+
+Progress = Callable[[TensorPlan, int], None]
+"""Called after each write with the tensor and the number of bytes of tensor data written so far."""
+
+
+def stream(
+    plan: Plan,
+    rows: Callable[[str], Rows],
+    codecs: Callable[[str], QuantCodec],
+    open_writer: Callable[[], Writer],
+    *,
+    threads: int,
+    progress: Progress | None = None,
+) -> None:
+    """Write every tensor of `plan`. `rows` and `codecs` look up by tensor name and by type.
+
+    On any failure and on an interrupt the unfinished file is gone when this returns.
+    Errors: EncodeError naming tensor and row; SourceError and WriteError from both ends.
+    """
+    used = {tensor.qtype: codecs(tensor.qtype) for tensor in plan.tensors}
+    for codec in used.values():
+        resolve(codec.encoder)  # imports and compilers run here, once, and not in a worker
+    writer = open_writer()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="convert")
+    try:
+        _pump(plan, rows, used, writer, pool, threads, progress)
+        writer.close()
+    except BaseException:
+        try:
+            pool.shutdown(cancel_futures=True)
+        finally:
+            writer.abort()
+        raise
+    pool.shutdown()
+
+
+def _pump(
+    plan: Plan,
+    rows: Callable[[str], Rows],
+    codecs: dict[str, QuantCodec],
+    writer: Writer,
+    pool: ThreadPoolExecutor,
+    threads: int,
+    progress: Progress | None,
+) -> None:
+    under_way: deque[tuple[TensorPlan, Future[Bytes]]] = deque()
+    written = 0
+
+    def write_one() -> None:
+        nonlocal written
+        tensor, future = under_way.popleft()
+        data = future.result()
+        writer.write(tensor.name, data)
+        written += data.nbytes
+        if progress is not None:
+            progress(tensor, written)
+
+    for tensor, source, start, stop in _pieces(plan, rows):
+        if len(under_way) >= AHEAD * threads:
+            write_one()
+        under_way.append((tensor, pool.submit(_encode, tensor, source, codecs[tensor.qtype], start, stop)))
+    while under_way:
+        write_one()
+
+
+def _pieces(plan: Plan, rows: Callable[[str], Rows]) -> Iterator[tuple[TensorPlan, Rows, int, int]]:
+    for tensor in plan.tensors:
+        source = rows(tensor.name)
+        count = n_rows(source)
+        step = max(1, PIECE // max(1, tensor.shape[-1]))
+        for start in range(0, count, step):
+            yield tensor, source, start, min(start + step, count)
+
+
+def _encode(tensor: TensorPlan, source: Rows, codec: QuantCodec, start: int, stop: int) -> Bytes:
+    x = source.read(start, stop)
+    if tensor.via not in (tensor.qtype, source.dtype):
+        x = _through(x, tensor, start)
+    if tensor.qtype == "F16":
+        refuse_overflow(x, tensor.name, start, "--quant bf16 keeps the range of the source")
+    return codec.encode(x, threads=1, name=tensor.name, first_row=start)
+
+
+def _through(x: Float32, tensor: TensorPlan, first_row: int) -> Float32:
+    """The values after a visit to the intermediate type. NaN and infinity pass, for the codec to refuse."""
+    if tensor.via == "BF16":
+        return bf16_to_f32(f32_to_bf16(x))
+    if tensor.via == "F16":
+        refuse_overflow(x, tensor.name, first_row, "--via bf16 keeps the range of the source")
+        return f16_to_f32(f32_to_f16(x))
+    return x
+
+
+def refuse_overflow(x: Float32, name: str, first_row: int, hint: str) -> None:
+    """Raise EncodeError naming the first finite value of x (rows, columns) that float16 cannot hold."""
+    if x.size == 0 or max(-float(x.min()), float(x.max())) < F16_OVERFLOW:
+        return
+    found = np.argwhere((np.abs(x) >= F16_OVERFLOW) & np.isfinite(x))
+    if len(found):
+        row, column = (int(index) for index in found[0])
+        raise EncodeError(
+            f"tensor {name!r} holds {x[row, column]} at row {first_row + row}, column {column}, which F16 cannot hold",
+            hint=hint,
+        )

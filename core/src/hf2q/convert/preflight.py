@@ -1,0 +1,78 @@
+"""What is checked before a byte is written: where the output goes, and what it would give up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from hf2q.errors import UsageError, WriteError, listing
+from hf2q.types import Plan
+
+log = logging.getLogger(__name__)
+
+
+def check_fallbacks(plan: Plan, *, allowed: bool) -> None:
+    """Say which tensors get another type than the recipe's because of their shape.
+
+    Errors: UsageError naming them when that is not `allowed`.
+    """
+    fallen = [f"{t.name} ({t.fallback_from} → {t.qtype})" for t in plan.tensors if t.fallback_from]
+    if not fallen:
+        return
+    message = f"{len(fallen)} tensors do not fit {plan.recipe} and get another type: {listing(fallen)}"
+    if not allowed:
+        raise UsageError(message, hint="leave --no-fallback out, or choose a type with smaller blocks, e.g. q8_0")
+    log.info("%s", message)
+
+
+def check_output(output: Path, source: Path, *, force: bool) -> None:
+    """Refuse an output that is part of the source, that exists (unless `force`), or that has no place to be.
+
+    The comparison with the source's files is by identity, so every spelling, link and hard link is seen.
+
+    Errors: UsageError, WriteError.
+    """
+    if not output.parent.is_dir():
+        raise WriteError(f"{output} cannot be written: there is no directory {output.parent}", hint="create it first")
+    try:
+        there = output.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise WriteError(f"{output} cannot be written: {error.strerror}") from error
+    for path in _files(source):
+        if os.path.samestat(path.stat(), there):
+            raise UsageError(f"{output} is {path}, a file of the source", hint="choose another output with -o")
+    if output.is_dir():
+        raise WriteError(f"{output} is a directory, expected a file or nothing")
+    if not force:
+        raise UsageError(f"{output} exists", hint="--force replaces it, -o chooses another output")
+
+
+def check_space(output: Path, plan: Plan) -> None:
+    """Refuse when the disk has no room for the tensors; the writer checks again, to the byte.
+
+    Errors: WriteError saying what is needed, where, and what there is.
+    """
+    try:
+        free = shutil.disk_usage(output.parent).free
+    except OSError as error:
+        log.info("free space of %s is not known: %s", output.parent, error.strerror)
+        return
+    if free < plan.nbytes:
+        raise WriteError(
+            f"{output} needs {plan.nbytes:,} bytes, {output.parent} has {free:,} free",
+            hint="free some space, or choose another disk with -o",
+        )
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    for path in directory.iterdir():
+        try:
+            if path.is_file():
+                yield path
+        except OSError as error:
+            log.debug("%s is not looked at: %s", path, error.strerror)

@@ -1,0 +1,138 @@
+"""The exceptions that hf2q raises on purpose, and the exit code of each class.
+
+::
+
+    Hf2qError                     anything hf2q refuses; carries `hint`, the next thing to do
+    ├── PluginError               the plugin system
+    │   ├── PluginLoadError       a plugin could not be found, imported or registered
+    │   ├── DuplicateNameError    two providers of one name
+    │   └── ContractError         a plugin yielded something its hook does not allow
+    ├── UnknownNameError          no plugin provides the named arch, codec, recipe, writer or backend
+    ├── UsageError                options that contradict each other or cannot be honoured
+    ├── SourceError               what is to be converted is not usable
+    │   ├── MissingFileError      a file that must be there is not
+    │   ├── ConfigError           a config or tokenizer file says something not understood
+    │   ├── FormatError           a file breaks its own format (GGUF, safetensors, JSON)
+    │   └── TensorMismatchError   tensors missing, left over or of the wrong shape
+    ├── EncodeError               values that a codec cannot encode
+    ├── WriteError                the output could not be written
+    ├── LoadError                 a model file cannot be run
+    └── RequestError              a generation or HTTP request that is refused
+        ├── ContextLengthError    the request does not fit the context
+        └── OverloadedError       no capacity now; trying later may work
+
+This module imports nothing of hf2q. A message names the thing, the place, what was found and what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Hf2qError(Exception):
+    """Root of the tree.
+
+    Parameters: `message` says what is wrong and where; `hint` says what to do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class PluginError(Hf2qError):
+    """The plugin system could not do what was asked."""
+
+
+class PluginLoadError(PluginError):
+    """A plugin could not be found, imported or registered."""
+
+
+class DuplicateNameError(PluginError):
+    """Two distributions provide the same name."""
+
+
+class ContractError(PluginError):
+    """A plugin yielded something that its hook does not allow."""
+
+
+class UnknownNameError(Hf2qError):
+    """No loaded plugin provides the named thing."""
+
+    exit_code = 3
+
+
+class UsageError(Hf2qError):
+    """Options that contradict each other or that cannot be honoured."""
+
+    exit_code = 3
+
+
+class SourceError(Hf2qError):
+    """What is to be read is not usable."""
+
+    exit_code = 3
+
+
+class MissingFileError(SourceError):
+    """A file that must be there is not."""
+
+
+class ConfigError(SourceError):
+    """A configuration or tokenizer file says something that is not understood."""
+
+
+class FormatError(SourceError):
+    """A file breaks its own format."""
+
+
+class TensorMismatchError(SourceError):
+    """Tensors are missing, left over, or of the wrong shape or type."""
+
+
+class EncodeError(Hf2qError):
+    """Values that a codec cannot encode."""
+
+
+class WriteError(Hf2qError):
+    """The output could not be written; nothing carries the final name."""
+
+
+class LoadError(Hf2qError):
+    """A model file is well formed but cannot be run."""
+
+
+class RequestError(Hf2qError):
+    """A request that is refused; `param` names the offending field in OpenAI's terms."""
+
+    exit_code = 3
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.param = param
+        self.code = code
+
+
+class ContextLengthError(RequestError):
+    """Prompt and answer do not fit the context."""
+
+
+class OverloadedError(RequestError):
+    """No capacity now; trying again later may work."""
+
+    exit_code = 1
+
+
+def listing(names: Iterable[str], limit: int = 10) -> str:
+    """Sorted `names` for a message, cut after `limit` with the number left out."""
+    ordered = sorted(names)
+    shown = ", ".join(ordered[:limit])
+    return shown if len(ordered) <= limit else f"{shown} and {len(ordered) - limit} more"

@@ -1,0 +1,68 @@
+"""Opening files that come from elsewhere: only regular files, with errors that say what to do.
+
+Shared by the readers of `hf2q.formats`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from hf2q.errors import FormatError, MissingFileError, SourceError
+
+_LFS = b"version https://git-lfs"
+
+
+def open_regular(path: str) -> tuple[int, int]:
+    """Open `path` for reading and return (file descriptor, size in bytes). The caller closes the descriptor.
+
+    Anything but a regular file is refused before it is opened, because opening a pipe would wait for its other end.
+
+    Errors: MissingFileError when there is no such file, SourceError when it cannot be opened.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+            raise SourceError(f"{path} is {kind}, expected a regular file")
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        raise MissingFileError(f"{path} does not exist") from None
+    except ValueError as error:
+        raise MissingFileError(f"{path!r} cannot be the name of a file: {error}") from None
+    except OSError as error:
+        raise SourceError(f"{path} cannot be opened: {error.strerror}") from error
+    return descriptor, os.fstat(descriptor).st_size
+
+
+def read_exactly(descriptor: int, target: memoryview, offset: int, path: str) -> None:
+    """Fill `target` (bytes) from `offset` on. Thread-safe.
+
+    Errors: FormatError when the file ends early, which means that it changed after its size was taken.
+    """
+    done = 0
+    while done < len(target):
+        try:
+            count = os.preadv(descriptor, [target[done:]], offset + done)
+        except OSError as error:
+            raise SourceError(f"{path} cannot be read at byte {offset + done}: {error.strerror}") from error
+        if count == 0:
+            raise FormatError(f"{path} ends at byte {offset + done}, expected data up to byte {offset + len(target)}")
+        done += count
+
+
+def read_bytes(descriptor: int, count: int, offset: int, path: str) -> bytes:
+    """`count` bytes from `offset` on; errors as `read_exactly`. The caller has checked that the file is that long."""
+    buffer = bytearray(count)
+    read_exactly(descriptor, memoryview(buffer), offset, path)
+    return bytes(buffer)
+
+
+def refuse_lfs_pointer(start: bytes, path: str) -> None:
+    """Raise MissingFileError when `start`, the beginning of a file, shows that it is a git-lfs pointer."""
+    if start.startswith(_LFS):
+        raise MissingFileError(
+            f"{path} is a git-lfs pointer, a few lines of text instead of the file itself",
+            hint="run `git lfs pull` in that repository, or download the file again",
+        )

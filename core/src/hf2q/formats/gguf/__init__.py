@@ -1,0 +1,30 @@
+"""GGUF files: read them without trust, write them from a plan, describe them. Sits on `hf2q.formats.ggml_types`.
+
+reader   open_gguf, GgufFile      metadata, table, cursor   its parts
+writer   GgufWriter               encode                    its pure half
+blocks   check_blocks             layout                    numbers, limits, offsets
+describe describe
+
+No numpy is imported before tensor data is asked for.
+"""
+
+from hf2q.formats.gguf.blocks import check_blocks
+from hf2q.formats.gguf.describe import describe
+from hf2q.formats.gguf.encode import encode_header
+from hf2q.formats.gguf.layout import plan_offsets
+from hf2q.formats.gguf.metadata import Metadata
+from hf2q.formats.gguf.reader import GgufFile, open_gguf
+from hf2q.formats.gguf.table import GgufTensor
+from hf2q.formats.gguf.writer import GgufWriter
+
+__all__ = [
+    "GgufFile",
+    "GgufTensor",
+    "GgufWriter",
+    "Metadata",
+    "check_blocks",
+    "describe",
+    "encode_header",
+    "open_gguf",
+    "plan_offsets",
+]

@@ -1,0 +1,11 @@
+"""Running a model: from a GGUF file to streamed text. The room below HTTP; `serve/api` is the room above.
+
+load         a file becomes a Model: checks, tokenizer, backend, graph
+model        Model: logits, generate
+engine       one worker that takes requests from threads and asyncio in turn
+generation   one request, step by step; what Model.generate and the engine share
+sequence     token ids in, logits out, with a cache
+sampling     logits to a token id
+text         token ids to text, with stop strings held back
+events       what all of these hand on
+"""

@@ -1,0 +1,146 @@
+"""How a refusal looks over HTTP: one table from exception class to status, type and code, and the body they make.
+
+Body, as OpenAI's: ``{"error": {"message": str, "type": str, "param": str | null, "code": str | null}}``.
+
+    ContextLengthError   400  invalid_request_error  context_length_exceeded
+    OverloadedError      429  server_error           queue_full           retry-after: 1
+                         503  server_error           not_ready            retry-after: 1, when the engine is closing
+    HttpRefusal          its own status              404, 405, 413, 415, 503 …
+    RequestError         400  invalid_request_error  its own code
+    Hf2qError            500  server_error           generation_error     x-should-retry: false
+    anything else        500  server_error           internal_error       x-should-retry: false
+
+OpenAI's clients repeat 408, 409, 429 and every 5xx twice by themselves; a fault that would only happen again is
+therefore marked so that they do not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from hf2q.errors import ContextLengthError, Hf2qError, OverloadedError, RequestError
+from hf2q.serve.api.request_id import request_id
+from hf2q.types import Record
+
+log = logging.getLogger(__name__)
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+_NO_RETRY = {"x-should-retry": "false"}
+
+
+class ErrorObject(Record, frozen=True, kw_only=True):
+    """The ``error`` object of a body or of a stream's last frame."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(Record, frozen=True, kw_only=True):
+    """A whole error body."""
+
+    error: ErrorObject
+
+
+class Refusal(Record, frozen=True, kw_only=True):
+    """An error as it goes over the wire: status, body, extra headers."""
+
+    status: int
+    body: ErrorBody
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class HttpRefusal(RequestError):
+    """A request refused by a rule of HTTP or of this server, with the status that says so."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        hint: str | None = None,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, param=param, code=code)
+        self.status = status
+        self.headers = dict(headers or {})
+
+
+def refusal(error: BaseException) -> Refusal:
+    """The table above, applied to `error`."""
+    if isinstance(error, HttpRefusal):
+        kind = INVALID if error.status < 500 else SERVER
+        return _made(error.status, error, kind, error.param, error.code, error.headers)
+    if isinstance(error, ContextLengthError):
+        return _made(400, error, INVALID, error.param or "messages", "context_length_exceeded")
+    if isinstance(error, OverloadedError) and error.code == "not_ready":
+        return _made(503, error, SERVER, None, error.code, {"retry-after": "1"})
+    if isinstance(error, OverloadedError):
+        return _made(429, error, SERVER, error.param, error.code or "queue_full", {"retry-after": "1"})
+    if isinstance(error, RequestError):
+        return _made(400, error, INVALID, error.param, error.code)
+    if isinstance(error, Hf2qError):
+        return _made(500, error, SERVER, None, "generation_error", _NO_RETRY)
+    hidden = Hf2qError("the server failed while it handled this request; its log says more")
+    return _made(500, hidden, SERVER, None, "internal_error", _NO_RETRY)
+
+
+def _made(
+    status: int,
+    error: Hf2qError,
+    kind: str,
+    param: str | None,
+    code: str | None,
+    headers: Mapping[str, str] | None = None,
+) -> Refusal:
+    message = f"{error.message} ({error.hint})" if error.hint else error.message
+    body = ErrorBody(error=ErrorObject(message=message, type=kind, param=param, code=code))
+    return Refusal(status=status, body=body, headers=dict(headers or {}))
+
+
+def on_hf2q_error(request: Request[Any, Any, Any], error: Hf2qError) -> Response[bytes]:
+    """For litestar: what hf2q refuses."""
+    return _response(request, error, bug=not isinstance(error, RequestError))
+
+
+def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """For litestar: what its router refuses (404, 405)."""
+    status = error.status_code
+    path = request.scope["path"]
+    if status == 404:
+        message, code = f"no such path: {request.method} {path}", None
+    elif status == 405:
+        message, code = f"{request.method} is not allowed for {path}", "method_not_allowed"
+    else:
+        message, code = str(error.detail), None
+    return _response(request, HttpRefusal(message, status=status, code=code, headers=error.headers))
+
+
+def on_other(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """For litestar: a bug. The log gets the traceback, the client does not."""
+    return _response(request, error, bug=True)
+
+
+def _response(request: Request[Any, Any, Any], error: Exception, *, bug: bool = False) -> Response[bytes]:
+    found = refusal(error)
+    id = request_id(request.scope)
+    log.log(
+        logging.ERROR if bug else logging.INFO,
+        "request %s: %d, %s",
+        id,
+        found.status,
+        found.body.error.message,
+        exc_info=error if bug else None,
+    )
+    body = msgspec.json.encode(found.body)
+    return Response(body, status_code=found.status, headers=found.headers, media_type="application/json")

@@ -1,0 +1,103 @@
+"""What becomes of each field of a chat request: honoured, taken as a hint, or refused.
+
+A field that is neither honoured nor a pure hint is refused by name, unless its value asks for nothing (null, or the
+default that the server gives anyway). Nothing is accepted and ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from hf2q.errors import RequestError, listing
+
+HONOURED = frozenset(
+    {
+        "chat_template_kwargs",
+        "frequency_penalty",
+        "logit_bias",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "min_p",
+        "model",
+        "presence_penalty",
+        "repetition_penalty",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "temperature",
+        "top_k",
+        "top_p",
+    }
+)
+
+HINTS = frozenset(
+    {
+        "metadata",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+        "verbosity",
+    }
+)
+"""Accepted and without effect: they ask for nothing that shows in the answer."""
+
+REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "audio": ("this server gives text only", ()),
+    "function_call": ("tools are not available", ("none",)),
+    "functions": ("tools are not available", ([],)),
+    "logprobs": ("log probabilities are not available", (False,)),
+    "modalities": ("this server gives text only", (["text"],)),
+    "moderation": ("moderation is not available", ()),
+    "n": ("each request gets one choice", (1,)),
+    "parallel_tool_calls": ("tools are not available", (True,)),
+    "reasoning_effort": ("the effort of reasoning cannot be set", ()),
+    "response_format": ("answers cannot be held to a format", ({"type": "text"},)),
+    "tool_choice": ("tools are not available", ("none",)),
+    "tools": ("tools are not available", ([],)),
+    "top_logprobs": ("log probabilities are not available", ()),
+    "web_search_options": ("this server does not search", ()),
+}
+"""Name -> why it is refused, and the values that ask for nothing."""
+
+_ALL = HONOURED | HINTS | REFUSED.keys()
+
+
+def check_fields(fields: Mapping[str, msgspec.Raw]) -> None:
+    """Errors: RequestError naming the first field that is unknown, or refused and set."""
+    for name, raw in fields.items():
+        if name in REFUSED:
+            _check_refused(name, msgspec.json.decode(raw))
+        elif name not in _ALL:
+            raise _unknown(name)
+
+
+def _check_refused(name: str, value: Any) -> None:
+    reason, neutral = REFUSED[name]
+    # 1 == True, so the type decides too
+    if value is None or any(type(value) is type(given) and value == given for given in neutral):
+        return
+    text = msgspec.json.encode(value).decode()
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    only = f"; only {' or '.join(_json(given) for given in neutral[:1])} is accepted" if neutral else ""
+    raise RequestError(f"{name} is {shown}, but {reason}{only}", param=name, code="unsupported_parameter")
+
+
+def _unknown(name: str) -> RequestError:
+    near = difflib.get_close_matches(name, sorted(_ALL), n=1, cutoff=0.7)
+    hint = f"did you mean {near[0]!r}?" if near else f"fields with an effect: {listing(HONOURED, limit=20)}"
+    return RequestError(f"unknown field {name[:100]!r}", hint=hint, param=name[:100], code="unknown_parameter")
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

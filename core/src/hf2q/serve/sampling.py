@@ -1,0 +1,186 @@
+"""Choosing a token from logits. `SamplingParams` is importable without numpy, which `Sampler` needs.
+
+Order, as in llama.cpp's default chain (common/sampling.cpp; llama_sampler_* in src/llama-sampling.cpp):
+
+    logit_bias → repetition, frequency and presence penalties → [temperature 0: the best, and done]
+    → top_k → top_p → min_p → temperature → draw
+
+So top_p and min_p judge probabilities before temperature. The draw of step n depends on the seed and n alone: not on
+other requests, threads or time.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hf2q.errors import Hf2qError, RequestError
+from hf2q.types import Record
+
+if TYPE_CHECKING:
+    from hf2q.types import Float32
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy: dividing by them would overflow."""
+
+NEGLIGIBLE = 40.0
+"""Logits this far below the best are left out of the sort for top_p: a vocabulary of them has a share of 1e-12."""
+
+_MASK = (1 << 64) - 1
+
+
+class SamplingParams(Record, frozen=True, kw_only=True):
+    """How to choose a token. The defaults are greedy and reproducible.
+
+    temperature         logits are divided by it; 0 takes the best token, the lowest id among equals
+    top_k               keep the k best tokens; 0 keeps all
+    top_p               keep the fewest best tokens whose probabilities reach p together; 1 keeps all
+    min_p               keep tokens at least p times as probable as the best; 0 keeps all
+    seed                fixes every draw; None draws a fresh one for each request
+    repetition_penalty  for each token that occurs in the prompt or the answer so far, its logit is divided by this if
+                        positive, else multiplied; 1 does nothing (Keskar et al., arXiv 1909.05858)
+    frequency_penalty   subtracted from a token's logit for each time it was generated
+    presence_penalty    subtracted once from the logit of every token that was generated
+    logit_bias          token id -> number added to its logit
+
+    Errors: RequestError naming the field and its bounds.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = {}
+
+    def __post_init__(self) -> None:
+        _bounded("temperature", self.temperature, 0, math.inf)
+        _bounded("top_k", self.top_k, 0, math.inf)
+        _bounded("top_p", self.top_p, 0, 1)
+        _bounded("min_p", self.min_p, 0, 1)
+        _bounded("frequency_penalty", self.frequency_penalty, -2, 2)
+        _bounded("presence_penalty", self.presence_penalty, -2, 2)
+        _bounded("repetition_penalty", self.repetition_penalty, 0, math.inf)
+        if self.repetition_penalty == 0:
+            raise RequestError("repetition_penalty is 0, expected more", param="repetition_penalty")
+        for token, bias in self.logit_bias.items():
+            _bounded("logit_bias", bias, -100, 100, f" of token {token}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the best token is always taken."""
+        return self.temperature < GREEDY_BELOW
+
+
+def _bounded(name: str, value: float, low: float, high: float, where: str = "") -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        bounds = f"{low} to {high}" if math.isfinite(high) else f"a number of at least {low}"
+        raise RequestError(f"{name}{where} is {value}, expected {bounds}", param=name)
+
+
+def uniform(seed: int, step: int) -> float:
+    """The draw of one step, in [0, 1) with 53 bits. Source: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)."""
+    z = (seed + (step + 1) * 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((z ^ (z >> 31)) >> 11) * 2.0**-53
+
+
+class Sampler:
+    """Chooses the tokens of one sequence, one call of `sample` for each."""
+
+    def __init__(self, params: SamplingParams, prompt: Iterable[int], n_vocab: int) -> None:
+        """Errors: RequestError when `logit_bias` names a token outside the vocabulary."""
+        self.params = params
+        self.step = 0
+        self._seed = secrets.randbits(64) if params.seed is None else params.seed
+        self._counts: dict[int, int] = {}
+        self._seen = set(prompt) if params.repetition_penalty != 1 else set()
+        for token in params.logit_bias:
+            if not 0 <= token < n_vocab:
+                raise RequestError(f"logit_bias names token {token}; the vocabulary has {n_vocab}", param="logit_bias")
+
+    def sample(self, logits: Float32) -> int:
+        """The next token id; logits float32 (V,), left as they are.
+
+        Errors: Hf2qError when the logits are not numbers: the model computed nonsense, and no answer is better.
+        """
+        import numpy as np
+
+        logits = self._adjusted(logits)
+        best = int(np.argmax(logits))  # the first NaN, if there is any
+        if not np.isfinite(logits[best]):
+            raise Hf2qError(f"the model's logits hold {logits[best]} (token {best}), expected finite numbers")
+        token = best if self.params.greedy else self._draw(logits)
+        self.step += 1
+        self._counts[token] = self._counts.get(token, 0) + 1
+        if self.params.repetition_penalty != 1:
+            self._seen.add(token)
+        return token
+
+    def _adjusted(self, logits: Float32) -> Float32:
+        import numpy as np
+
+        p = self.params
+        penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
+        if not (penalised or p.logit_bias):
+            return logits
+        logits = logits.copy()
+        if p.logit_bias:
+            logits[list(p.logit_bias)] += np.array(list(p.logit_bias.values()), np.float32)
+        if self._seen:
+            seen = np.fromiter(self._seen, np.int64, len(self._seen))
+            values, penalty = logits[seen], np.float32(p.repetition_penalty)
+            logits[seen] = np.where(values > 0, values / penalty, values * penalty)
+        if self._counts and (p.frequency_penalty or p.presence_penalty):
+            tokens = np.fromiter(self._counts, np.int64, len(self._counts))
+            counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
+            logits[tokens] -= counts * np.float32(p.frequency_penalty) + np.float32(p.presence_penalty)
+        return logits
+
+    def _draw(self, logits: Float32) -> int:
+        import numpy as np
+
+        p = self.params
+        tokens = None  # candidates in descending order, or None for all in the order of their ids
+        if 0 < p.top_k < len(logits):
+            tokens = _best(logits, p.top_k)
+        if p.top_p < 1:
+            if tokens is None:
+                near = np.flatnonzero(logits >= logits.max() - NEGLIGIBLE)
+                tokens = near[np.argsort(-logits[near], kind="stable")]
+            sums = np.cumsum(_weights(logits[tokens], 1.0))
+            # up to and including the first that reaches p: at least one
+            tokens = tokens[: int(np.searchsorted(sums, p.top_p * sums[-1])) + 1]
+        chosen = logits if tokens is None else logits[tokens]
+        weights = _weights(chosen, p.temperature)
+        if p.min_p > 0:
+            weights[chosen < chosen.max() + math.log(p.min_p)] = 0.0
+        sums = np.cumsum(weights)
+        at = int(np.searchsorted(sums, uniform(self._seed, self.step) * sums[-1], side="right"))
+        at = min(at, int(np.searchsorted(sums, sums[-1])))  # the product may round up to the whole sum
+        return at if tokens is None else int(tokens[at])
+
+
+def _weights(logits: Float32, temperature: float) -> Any:
+    """Unnormalised probabilities, float64, the largest 1."""
+    import numpy as np
+
+    wide = logits.astype(np.float64)
+    return np.exp((wide - wide.max()) / temperature)
+
+
+def _best(logits: Float32, k: int) -> Any:
+    """Ids of the k largest logits, descending; among equals the lower id goes first."""
+    import numpy as np
+
+    limit = np.partition(logits, len(logits) - k)[len(logits) - k]
+    above = np.flatnonzero(logits > limit)
+    level = np.flatnonzero(logits == limit)[: k - len(above)]
+    tokens = np.concatenate([above, level])
+    return tokens[np.lexsort((tokens, -logits[tokens]))]

@@ -1,0 +1,72 @@
+"""`Sequence`: token ids in, logits out, with everything a graph remembers between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hf2q.backends.cache import Cache
+from hf2q.backends.graph import ForwardGraph
+from hf2q.backends.ops import Array, Ops
+from hf2q.errors import RequestError
+
+if TYPE_CHECKING:
+    from hf2q.types import Float32
+
+
+class Sequence:
+    """One sequence of tokens on a graph. Not thread-safe, but any thread may use it next.
+
+    Everything is computed before a call returns. After an error its state is undefined: drop it.
+    """
+
+    def __init__(self, graph: ForwardGraph, ops: Ops, cache: Cache | None = None) -> None:
+        self._graph = graph
+        self._ops = ops
+        self._cache = graph.new_cache() if cache is None else cache
+
+    @property
+    def position(self) -> int:
+        """Number of tokens fed so far."""
+        return self._cache.position
+
+    def prefill(self, ids: Ids[int]) -> None:
+        """Feed tokens whose logits nobody needs."""
+        self._graph.hidden(self._checked(ids), self._cache)
+        self._ops.eval(*self._cache.arrays())
+
+    def next_logits(self, ids: Ids[int]) -> Float32:
+        """Feed tokens; logits float32 (V,) for the token after them."""
+        hidden = self._graph.hidden(self._checked(ids), self._cache)
+        logits: Float32 = self._computed(hidden[:, -1:])[0]
+        return logits
+
+    def all_logits(self, ids: Ids[int]) -> Float32:
+        """Feed tokens; logits float32 (T, V) after each of them."""
+        return self._computed(self._graph.hidden(self._checked(ids), self._cache))
+
+    def _computed(self, hidden: Array) -> Float32:
+        logits = self._graph.head(hidden)
+        self._ops.eval(logits, *self._cache.arrays())
+        values: Float32 = self._ops.to_numpy(logits)[0]
+        return values
+
+    def _checked(self, ids: Ids[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+        array = np.asarray(ids)
+        if array.ndim != 1 or not len(array) or not np.issubdtype(array.dtype, np.integer):
+            raise RequestError(f"expected a sequence of token ids, found {array.dtype} of shape {array.shape}")
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= self._graph.n_vocab:
+            wrong = low if low < 0 else high
+            raise RequestError(f"token id {wrong} is outside the vocabulary of {self._graph.n_vocab} tokens")
+        return array.astype(np.int32)[None]  # (1,T)
+
+    def trim(self, position: int) -> None:
+        """Go back to the first `position` tokens. Errors: UsageError where the graph's caches cannot."""
+        self._cache.trim(position)
+
+    def copy(self) -> Sequence:
+        """An independent sequence in the same state."""
+        return Sequence(self._graph, self._ops, self._cache.copy())

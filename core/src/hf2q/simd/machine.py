@@ -1,0 +1,90 @@
+"""What this machine's registers hold: the bottom of `hf2q.simd`, decided once when the layer is imported.
+
+`HF2Q_SIMD_LANES` (16, 8 or 4) forces a narrower path: 8 compiles for x86-64-v3 (AVX2), 4 for bare x86-64 (SSE2), so one
+AVX-512 machine can run the tests of all three. The width has to be known before anything is compiled, because the
+kernels' vector types are built from it.
+
+AArch64 takes the 4-lane path with the same sources: every operation is either generic LLVM or has a generic branch.
+That path was written with care and has never been run on an ARM machine.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+
+from llvmlite import binding
+from numba import config
+
+from hf2q.errors import UsageError
+
+AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+"""What the 16-lane path needs: `dot` multiplies 16-bit lanes (BW), the others come with every CPU that has BW."""
+
+FORCED = {
+    8: ("x86-64-v3", frozenset({"avx", "avx2", "f16c", "fma", "ssse3", "sse4.1", "sse4.2"})),
+    4: ("x86-64", frozenset[str]()),
+}
+"""Per forced width: LLVM's name of the CPU to compile for, and the features of it that the layer asks about."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`lanes` of float32 per register, usable `features` (LLVM's names), `cpu` to compile for (None: this one)."""
+
+    lanes: int
+    features: frozenset[str]
+    x86: bool
+    cpu: str | None = None
+
+
+def choose(forced: str | None, architecture: str, host: frozenset[str]) -> Machine:
+    """The widest path of a CPU with the features `host`, or the `forced` one.
+
+    `architecture` is `platform.machine()`. Errors: UsageError for a forced width that is not 16, 8 or 4, or that this
+    machine cannot run.
+    """
+    x86 = architecture.lower() in ("x86_64", "amd64")
+    widest = 16 if host >= AVX512 else 8 if "avx2" in host else 4
+    if not x86:
+        widest = 4
+    if not forced:
+        return Machine(widest, host, x86)
+    if forced not in ("16", "8", "4"):
+        raise UsageError(f"HF2Q_SIMD_LANES is {forced!r}, expected 16, 8 or 4", hint="unset HF2Q_SIMD_LANES")
+    lanes = int(forced)
+    if lanes > widest:
+        raise UsageError(
+            f"HF2Q_SIMD_LANES is {lanes}, but this machine ({architecture}) has at most {widest} float32 lanes",
+            hint=f"set HF2Q_SIMD_LANES to {widest} or less, or unset it",
+        )
+    if lanes == widest:
+        return Machine(widest, host, x86)
+    cpu, features = FORCED[lanes]
+    return Machine(lanes, features, x86, cpu)
+
+
+def setup() -> Machine:
+    """The machine of this process; makes numba compile for a narrower one where that is forced.
+
+    Errors: UsageError as in `choose`, or when numba itself was told to compile for another CPU: the features of that
+    one are unknown here, and an instruction that it lacks would end the process.
+    """
+    if config.CPU_NAME is not None or config.CPU_FEATURES is not None:
+        raise UsageError(
+            "NUMBA_CPU_NAME or NUMBA_CPU_FEATURES is set: hf2q cannot tell which instructions it may use",
+            hint="unset both; HF2Q_SIMD_LANES=8 or 4 makes hf2q compile for an older CPU",
+        )
+    host = frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
+    machine = choose(os.environ.get("HF2Q_SIMD_LANES"), platform.machine(), host)
+    if machine.cpu is not None:
+        config.CPU_NAME, config.CPU_FEATURES = machine.cpu, ""
+    return machine
+
+
+MACHINE = setup()
+LANES = MACHINE.lanes
+"""float32 lanes of one register: 16, 8 or 4."""
+WIDE = 2 * LANES
+"""Lanes of the vectors that encoders compute with: two registers, so two independent chains hide the add latency."""

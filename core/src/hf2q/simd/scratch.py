@@ -1,0 +1,121 @@
+"""Working memory in the caller's stack frame, and the turn from rows in memory to one row per lane.
+
+    s = scratch(F, 32)      # 32 vectors; F and the number are constants
+    s[k]                    # a vector, read or written
+    s[k, lane]              # one scalar of it
+
+A scratch lives until the enclosing kernel returns, costs nothing to make and starts uninitialised: reading what was
+never written is undefined, and LLVM may then delete the code around it.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from numba import types
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import lower_builtin
+
+from hf2q.simd.codegen import Built, define, f32, i64, shuffle
+from hf2q.simd.compile import inline
+from hf2q.simd.machine import LANES, WIDE
+from hf2q.simd.memory import load
+from hf2q.simd.vectors import F32, Scratch, Vector
+
+
+@define
+def scratch(vec: Any, n: Any) -> Built:
+    """`n` vectors of type `vec` of uninitialised memory, until the enclosing kernel returns."""
+
+    def make(ctx: Any, b: Any, *_: Any) -> Any:
+        # in the entry block, so that a loop does not grow the stack
+        with b.goto_entry_block():
+            place = b.alloca(vec.instance_type.llvm, i64(n.literal_value))
+        place.align = 64
+        return place
+
+    return Scratch(vec.instance_type), (vec, n), make
+
+
+def _place(b: Any, sig: Any, values: Any) -> Any:
+    """The pointer to s[k] or s[k, lane]."""
+    place, index, vec = values[0], values[1], sig.args[0].vec
+    if isinstance(sig.args[1], types.BaseTuple):
+        place = b.bitcast(place, vec.llvm.element.as_pointer())
+        index = b.add(b.mul(b.extract_value(index, 0), i64(vec.n)), b.extract_value(index, 1))
+    return b.gep(place, [index])
+
+
+def _element(args: Any) -> tuple[Any, Any]:
+    """The types of the element that an index names, and of the index."""
+    vec = args[0].vec
+    return (vec.one, types.UniTuple(types.int64, 2)) if isinstance(args[1], types.BaseTuple) else (vec, types.int64)
+
+
+@infer_global(operator.getitem)
+class _Get(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: Any, kws: Any) -> Any:
+        if not isinstance(args[0], Scratch):
+            return None
+        item, index = _element(args)
+        return signature(item, args[0], index)
+
+
+@infer_global(operator.setitem)
+class _Set(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, args: Any, kws: Any) -> Any:
+        if not isinstance(args[0], Scratch):
+            return None
+        item, index = _element(args)
+        return signature(types.none, args[0], index, item)
+
+
+def _get(ctx: Any, b: Any, sig: Any, values: Any) -> Any:
+    return b.load(_place(b, sig, values))
+
+
+def _set(ctx: Any, b: Any, sig: Any, values: Any) -> Any:
+    b.store(values[2], _place(b, sig, values))
+    return ctx.get_dummy_value()
+
+
+lower_builtin(operator.getitem, Scratch, types.Any)(_get)
+lower_builtin(operator.setitem, Scratch, types.Any, types.Any)(_set)
+
+
+# step by step, lanes of vector j come from vectors j // 2 and j // 2 + LANES // 2, interleaved: after log2(LANES)
+# steps rows are columns
+_INTERLEAVE = [[half + j // 2 + LANES * (j % 2) for j in range(LANES)] for half in (0, LANES // 2)]
+
+
+@define
+def transpose(rows: Any, s: Any, k: Any, lane: Any) -> Built:
+    """Write the square `rows` (LANES vectors of LANES lanes), transposed, to s[k:k + LANES] from lane `lane` on."""
+
+    def make(ctx: Any, b: Any, tile: Any, target: Any, k: Any, lane: Any) -> Any:
+        v = [b.load(b.gep(tile, [i64(j)])) for j in range(LANES)]
+        for _ in range(LANES.bit_length() - 1):
+            v = [shuffle(b, v[j // 2], v[j // 2 + LANES // 2], _INTERLEAVE[j % 2]) for j in range(LANES)]
+        base = b.gep(b.bitcast(target, f32.as_pointer()), [b.add(b.mul(k, i64(s.vec.n)), lane)])
+        for j in range(LANES):
+            b.store(v[j], b.bitcast(b.gep(base, [i64(j * s.vec.n)]), v[j].type.as_pointer()), align=4)
+
+    return types.none, (rows, s, types.int64, types.int64), make
+
+
+ROW = F32(LANES)
+
+
+@inline
+def columns(s: Vector, count: int, x: Any, start: int, step: int, first: int, last: int) -> None:
+    """s[k] = element k of WIDE rows of `x`, for k < count (a multiple of 16).
+
+    Row r begins at element start + step * r, and lane l holds row min(first + l, last): spare lanes repeat the last.
+    """
+    tile = scratch(ROW, LANES)
+    for lane in range(0, WIDE, LANES):
+        for k in range(0, count, LANES):
+            for r in range(LANES):
+                tile[r] = load(ROW, x, start + step * min(first + lane + r, last) + k)
+            transpose(tile, s, k, lane)

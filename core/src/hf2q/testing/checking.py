@@ -1,0 +1,138 @@
+"""What ``hf2q plugins check`` runs: the contract suites for everything that an installed distribution provides.
+
+Data that only the author has comes from the plugin's module ``hf2q_contract`` (``hf2q_arch_mine.hf2q_contract``): it
+holds contract subclasses as tests do, and nothing else imports it. A record that none of them is about gets a suite
+without such data, whose checks that need some are "not checked".
+
+This module is also the pytest plugin of that run: it writes each outcome to the file named by ``HF2Q_CHECK_REPORT``,
+one JSON object a line, so that outcomes survive whatever ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf2q.discovery import normalized
+from hf2q.errors import UnknownNameError, listing
+from hf2q.plugins import PluginInfo, Plugins
+from hf2q.testing.arch import ArchContract, FamilyContract
+from hf2q.testing.codec import CodecContract
+from hf2q.testing.contract import NOT_CHECKED, Contract
+from hf2q.testing.graph import GraphContract
+from hf2q.testing.tokenizer import TokenizerContract
+from hf2q.testing.writer import WriterContract
+
+BASES = (ArchContract, CodecContract, FamilyContract, GraphContract, TokenizerContract, WriterContract)
+KINDS: dict[str, tuple[type[Contract], ...]] = {
+    "arch": (ArchContract, TokenizerContract),
+    "graph": (GraphContract,),
+    "codec": (CodecContract,),
+    "writer": (WriterContract,),
+}
+"""Suites by the word for what a hook yields."""
+
+
+def suites(dist: str) -> dict[str, type[Contract]]:
+    """Test classes by name for the distribution or plugin `dist`, for pytest to collect.
+
+    Errors: UnknownNameError when it is not loaded or provides nothing that a contract covers.
+    """
+    wanted = normalized(dist)
+    infos = [
+        info
+        for info in Plugins.load(only=[dist]).infos
+        if info.status == "loaded" and wanted in (normalized(info.name), normalized(info.distribution))
+    ]
+    found: dict[str, type[Contract]] = {}
+    for info in infos:
+        own = list(authored(info))
+        for cls in [*own, *generated(info, own)]:
+            found[f"Test{len(found):02}{cls.__name__}"] = cls
+    if not found:
+        raise UnknownNameError(f"{dist} provides nothing that a contract covers ({listing(KINDS)})")
+    return found
+
+
+def authored(info: PluginInfo) -> Iterator[type[Contract]]:
+    """Suites of the plugin's own ``hf2q_contract`` module."""
+    module = f"{info.module.partition(':')[0]}.hf2q_contract"
+    try:
+        if find_spec(module) is None:
+            return
+    except ModuleNotFoundError:  # the plugin is a single module and has no submodules
+        return
+    for value in vars(import_module(module)).values():
+        if isinstance(value, type) and issubclass(value, Contract) and value not in (Contract, *BASES):
+            yield value
+
+
+def generated(info: PluginInfo, own: list[type[Contract]]) -> Iterator[type[Contract]]:
+    """Suites for what `own` is not about. Those of a family borrow the configuration of another about it."""
+    plugin = "builtin" if info.name == "builtin" else info.distribution
+    for kind, bases in KINDS.items():
+        attribute = "arch" if kind in ("arch", "graph") else "name"
+        for name in info.provides.get(kind, ()):
+            for base in bases:
+                if any(issubclass(cls, base) and getattr(cls, attribute) == name for cls in own):
+                    continue
+                fields: dict[str, Any] = {"plugin": plugin, attribute: name}
+                near = [cls for cls in own if issubclass(cls, FamilyContract) and cls.arch == name]
+                if near and issubclass(base, FamilyContract):
+                    fields |= {key: getattr(near[0], key) for key in ("config", "shapes", "leave_out", "mtp")}
+                yield type(f"{base.__name__}_{name}", (base,), fields)
+
+
+def subject(cls: type[Contract]) -> str:
+    """What a suite is about: ``codec Q4_K``."""
+    word = next(base.__name__.removesuffix("Contract").lower() for base in BASES if issubclass(cls, base))
+    return f"{word} {getattr(cls, 'arch', None) or getattr(cls, 'name', '')}".strip()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note the outcome of each check."""
+    report = yield
+    if report.when == "call" or report.outcome != "passed":
+        cls = getattr(item, "cls", None)
+        doc = (getattr(getattr(item, "function", None), "__doc__", None) or item.name).strip().partition("\n")[0]
+        parameters = item.name.partition("[")[2].removesuffix("]")
+        note(
+            {
+                "subject": subject(cls) if cls is not None else item.nodeid,
+                "check": item.name,
+                "text": f"{doc} [{parameters}]" if parameters else doc,
+                "verdict": {"passed": "passed", "failed": "failed"}.get(report.outcome, "not checked"),
+                "reason": reason(report),
+            }
+        )
+    return report
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Note what kept checks from being collected."""
+    if report.failed:
+        note({"subject": "collection", "check": "collect", "text": "", "verdict": "failed", "reason": reason(report)})
+
+
+def reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a check did not pass, in a line or a few; "" when it did."""
+    if report.outcome == "passed":
+        return ""
+    if isinstance(report.longrepr, tuple):  # a skip: file, line, message
+        return str(report.longrepr[2]).removeprefix("Skipped: ").removeprefix(NOT_CHECKED)
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(getattr(crash, "message", None) or report.longreprtext or "no reason given")
+
+
+def note(outcome: dict[str, str]) -> None:
+    """Append one outcome to the report."""
+    with Path(os.environ["HF2Q_CHECK_REPORT"]).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(outcome, ensure_ascii=False) + "\n")

@@ -1,0 +1,238 @@
+"""`WriterContract`: what every output format must keep: whole files or none, and every byte where the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pytest
+
+from hf2q.errors import WriteError
+from hf2q.formats.ggml_types import row_bytes
+from hf2q.formats.gguf.layout import plan_offsets
+from hf2q.testing.contract import Contract, not_checked
+from hf2q.types import MetadataField, Plan, Shape, TensorPlan, ValueType, Writer, resolve
+
+if TYPE_CHECKING:
+    from hf2q.types import Bytes
+
+TENSORS: tuple[tuple[str, Shape, str], ...] = (
+    ("token_embd.weight", (5, 64), "Q8_0"),
+    ("output_norm.weight", (3,), "F32"),
+    ("blk.0.attn_q.weight", (4, 32), "Q4_0"),
+    ("blk.0.attn_k.weight", (7, 5), "F16"),
+    ("blk.0.ffn_exps.weight", (3, 2, 32), "F32"),
+    ("blk.0.scale.weight", (1,), "BF16"),
+    ("output.weight", (2, 256), "Q6_K"),
+)
+
+
+class WriterContract(Contract):
+    """Subclass it, set `plugin` and `name`; a format other than GGUF also gives `read_back`."""
+
+    name: ClassVar[str] = ""
+
+    @classmethod
+    def read_back(cls, path: Path) -> Mapping[str, tuple[Shape, str, bytes]]:
+        """What an independent reader finds: name -> shape in numpy order, qtype, data. For GGUF gguf-py reads."""
+        if cls.name != "gguf":
+            not_checked("no independent reader; define `read_back`")
+        import gguf
+
+        reader = gguf.GGUFReader(path)
+        return {
+            tensor.name: (
+                tuple(int(size) for size in reversed(tensor.shape)),
+                str(tensor.tensor_type.name),
+                tensor.data.tobytes(),
+            )
+            for tensor in reader.tensors
+        }
+
+    @classmethod
+    def plan(cls) -> Plan:
+        """Tensors of several types and odd sizes, metadata of every kind."""
+        sizes = [prod(shape[:-1]) * row_bytes(qtype, shape[-1]) for _, shape, qtype in TENSORS]
+        offsets = plan_offsets(sizes)
+        tensors = tuple(
+            TensorPlan(
+                name=name, shape=shape, qtype=qtype, via="F32", reason="test", nbytes=nbytes, offset=offset, inputs=()
+            )
+            for (name, shape, qtype), nbytes, offset in zip(TENSORS, sizes, offsets, strict=True)
+        )
+        metadata = (
+            MetadataField.string("general.architecture", "test"),
+            MetadataField.string("general.name", "naïve 東京 🗼"),
+            MetadataField.u32("general.file_type", 7),
+            MetadataField.f32("test.eps", 1e-6),
+            MetadataField.boolean("test.flag", True),
+            MetadataField.array("test.kinds", ValueType.STRING, ["a", "", "ü"]),
+            MetadataField.array("test.sections", ValueType.INT32, [1, -2, 3]),
+        )
+        return Plan(arch="test", recipe="test", via="f32", metadata=metadata, tensors=tensors)
+
+    @classmethod
+    def data(cls, plan: Plan) -> dict[str, Bytes]:
+        """Bytes for every tensor. No number is hidden in them: writers copy."""
+        random = np.random.RandomState(1)
+        return {tensor.name: random.randint(0, 256, tensor.nbytes).astype(np.uint8) for tensor in plan.tensors}
+
+    @classmethod
+    def open(cls, path: Path, plan: Plan) -> Writer:
+        """The writer under test."""
+        made: Writer = resolve(cls.plugins().writer(cls.name).writer)(str(path), plan)
+        return made
+
+    @classmethod
+    def write(cls, path: Path, *, step: int | None = None) -> dict[str, Bytes]:
+        """Write the whole plan, tensors in pieces of `step` bytes or whole; returns what went in."""
+        plan = cls.plan()
+        data = cls.data(plan)
+        writer = cls.open(path, plan)
+        for tensor in plan.tensors:
+            for at in range(0, tensor.nbytes, step or tensor.nbytes):
+                writer.write(tensor.name, data[tensor.name][at : at + (step or tensor.nbytes)])
+        assert not path.exists(), "the file has its final name before close"
+        writer.close()
+        return data
+
+    def output(self, folder: Path) -> Path:
+        """Where to write: a name with the entry's suffix."""
+        suffix = self.plugins().writer(self.name).suffix
+        assert suffix.startswith("."), f"the suffix {suffix!r} has no dot"
+        return folder / f"model{suffix}"
+
+    # ------------------------------------------------------------------------------------------------ what is there
+
+    def test_an_independent_reader_finds_everything(self, tmp_path: Path) -> None:
+        """Names, order, shapes, types and bytes."""
+        path = self.output(tmp_path)
+        data = self.write(path)
+        found = self.read_back(path)
+        assert list(found) == [tensor.name for tensor in self.plan().tensors]
+        for tensor in self.plan().tensors:
+            shape, qtype, stored = found[tensor.name]
+            assert shape == tensor.shape, tensor.name
+            assert qtype == tensor.qtype, tensor.name
+            assert stored == data[tensor.name].tobytes(), f"{tensor.name}: other bytes than were written"
+
+    def test_pieces_do_not_change_the_file(self, tmp_path: Path) -> None:
+        """A tensor may come in any pieces."""
+        whole, pieces = self.output(tmp_path), self.output(tmp_path).with_stem("pieces")
+        self.write(whole)
+        self.write(pieces, step=37)
+        assert whole.read_bytes() == pieces.read_bytes()
+
+    def test_writing_twice_gives_the_same_bytes(self, tmp_path: Path) -> None:
+        """No time, no chance, no path inside."""
+        one, two = self.output(tmp_path), self.output(tmp_path).with_stem("two")
+        self.write(one)
+        self.write(two)
+        assert one.read_bytes() == two.read_bytes()
+
+    def test_nothing_else_is_left(self, tmp_path: Path) -> None:
+        """One file, and no temporary one."""
+        path = self.output(tmp_path)
+        self.write(path)
+        assert list(tmp_path.iterdir()) == [path]
+
+    # ------------------------------------------------------------------------------------------------ what is refused
+
+    def refused(self, tmp_path: Path, *calls: tuple[str, Bytes]) -> None:
+        """Check that the last of `calls`, or the close after them, is refused, and that nothing is left."""
+        path = self.output(tmp_path)
+        writer = self.open(path, self.plan())
+        for name, piece in calls[:-1]:
+            writer.write(name, piece)
+        with pytest.raises(WriteError):
+            self.finish(writer, *calls[-1])
+        writer.abort()
+        assert not path.exists(), "a refused file has its final name"
+        assert list(tmp_path.iterdir()) == [], "something of a refused file is left"
+
+    @staticmethod
+    def finish(writer: Writer, name: str, piece: Bytes) -> None:
+        """One more piece, then the end."""
+        writer.write(name, piece)
+        writer.close()
+
+    def test_another_order_is_refused(self, tmp_path: Path) -> None:
+        """Tensors come in the plan's order."""
+        data = self.data(self.plan())
+        second = self.plan().tensors[1].name
+        self.refused(tmp_path, (second, data[second]))
+
+    def test_a_tensor_that_is_not_planned_is_refused(self, tmp_path: Path) -> None:
+        """So is a name nobody knows."""
+        self.refused(tmp_path, ("blk.9.nobody.weight", np.zeros(4, np.uint8)))
+
+    def test_too_many_bytes_are_refused(self, tmp_path: Path) -> None:
+        """A tensor has the bytes that the plan says, not more."""
+        first = self.plan().tensors[0]
+        self.refused(tmp_path, (first.name, np.zeros(first.nbytes + 1, np.uint8)))
+
+    def test_too_few_bytes_are_refused(self, tmp_path: Path) -> None:
+        """Nor fewer: the next tensor may not begin."""
+        plan = self.plan()
+        first, second = plan.tensors[:2]
+        data = self.data(plan)
+        self.refused(tmp_path, (first.name, data[first.name][:-1]), (second.name, data[second.name]))
+
+    def test_a_tensor_twice_is_refused(self, tmp_path: Path) -> None:
+        """A complete tensor gets no more."""
+        plan = self.plan()
+        first = plan.tensors[0].name
+        data = self.data(plan)
+        self.refused(tmp_path, (first, data[first]), (first, data[first]))
+
+    def test_a_missing_tensor_is_refused_at_the_end(self, tmp_path: Path) -> None:
+        """Closing needs everything to be there."""
+        first = self.plan().tensors[0].name
+        self.refused(tmp_path, (first, self.data(self.plan())[first]))
+
+    # --------------------------------------------------------------------------------------------------- interruption
+
+    def test_an_interrupted_run_leaves_nothing(self, tmp_path: Path) -> None:
+        """`abort` in the middle of a tensor removes all of it, also when called twice."""
+        path = self.output(tmp_path)
+        plan = self.plan()
+        writer = self.open(path, plan)
+        first = plan.tensors[0]
+        writer.write(first.name, self.data(plan)[first.name][: first.nbytes // 2])
+        assert not path.exists()
+        writer.abort()
+        writer.abort()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_abort_after_close_keeps_the_file(self, tmp_path: Path) -> None:
+        """`finally: writer.abort()` is safe."""
+        path = self.output(tmp_path)
+        plan = self.plan()
+        data = self.data(plan)
+        writer = self.open(path, plan)
+        for tensor in plan.tensors:
+            writer.write(tensor.name, data[tensor.name])
+        writer.close()
+        content = path.read_bytes()
+        writer.abort()
+        assert path.read_bytes() == content
+
+    def test_an_existing_file_stays_until_the_new_one_is_whole(self, tmp_path: Path) -> None:
+        """Replaced at close in one step, kept when the run is aborted."""
+        path = self.output(tmp_path)
+        path.write_bytes(b"old")
+        writer = self.open(path, self.plan())
+        assert path.read_bytes() == b"old"
+        writer.abort()
+        assert path.read_bytes() == b"old"
+        path.unlink()
+        self.write(path)
+        assert path.read_bytes() != b"old"
+
+    def test_a_folder_that_is_not_there_is_a_clear_error(self, tmp_path: Path) -> None:
+        """WriteError naming it, not an OSError."""
+        with pytest.raises(WriteError, match="gone"):
+            self.open(self.output(tmp_path / "gone"), self.plan())

@@ -1,0 +1,326 @@
+"""Bad requests: refused by name, before any stream begins, and the engine never hears of them."""
+
+import json
+import socket
+
+import pytest
+from openai.types.chat import completion_create_params
+
+from hf2q.serve.api.settings import ApiSettings
+
+CHAT = "/v1/chat/completions"
+OK = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
+UNSET = object()
+
+
+def message(**fields):
+    return [{k: v for k, v in ({"role": "user", "content": "hi"} | fields).items() if v is not UNSET}]
+
+
+def part(**fields):
+    return message(content=[fields])
+
+
+FIELDS = [
+    # field, value, param (where it is not the field itself), code
+    ("model", UNSET, "model", "missing_required_parameter"),
+    ("model", None, "model", "invalid_value"),
+    ("model", 5, "model", "invalid_value"),
+    ("messages", UNSET, "messages", "missing_required_parameter"),
+    ("messages", None, "messages", "invalid_value"),
+    ("messages", [], "messages", "invalid_value"),
+    ("messages", "hi", "messages", "invalid_value"),
+    ("messages", ["hi"], "messages[0]", "invalid_value"),
+    ("messages", [{}], "messages[0].role", "missing_required_parameter"),
+    ("messages", message(role="robot"), "messages[0].role", "invalid_value"),
+    ("messages", message(role=None), "messages[0].role", "invalid_value"),
+    ("messages", message(role="tool", tool_call_id="x"), "messages[0].role", "unsupported_value"),
+    ("messages", message(role="function", name="f"), "messages[0].role", "unsupported_value"),
+    ("messages", message(content=UNSET), "messages[0].content", "missing_required_parameter"),
+    ("messages", message(content=None), "messages[0].content", "missing_required_parameter"),
+    ("messages", message(role="assistant", content=None), "messages[0].content", "missing_required_parameter"),
+    ("messages", message(content=5), "messages[0].content", "invalid_value"),
+    ("messages", message(content={"text": "hi"}), "messages[0].content", "invalid_value"),
+    ("messages", message(content=[]), "messages[0].content", "invalid_value"),
+    ("messages", message(content=["hi"]), "messages[0].content[0]", "invalid_value"),
+    ("messages", part(type="text"), "messages[0].content[0].text", "missing_required_parameter"),
+    ("messages", part(text="hi"), "messages[0].content[0].type", "missing_required_parameter"),
+    ("messages", part(type="text", text=5), "messages[0].content[0].text", "invalid_value"),
+    ("messages", part(type="text", text="a", txt="b"), "messages[0].content[0].txt", "unknown_parameter"),
+    ("messages", part(type="text", text="a", file={"id": 1}), "messages[0].content[0].file", "unsupported_value"),
+    ("messages", part(type="image_url", image_url={"url": "x"}), "messages[0].content[0].type", "unsupported_value"),
+    ("messages", part(type="input_audio", input_audio={}), "messages[0].content[0].type", "unsupported_value"),
+    ("messages", part(type="refusal", refusal="no"), "messages[0].content[0].type", "unsupported_value"),
+    ("messages", message(contents="x"), "messages[0].contents", "unknown_parameter"),
+    ("messages", message(name="bob"), "messages[0].name", "unsupported_value"),
+    ("messages", message(tool_calls=[{"id": "x"}]), "messages[0].tool_calls", "unsupported_value"),
+    ("messages", message(tool_call_id="x"), "messages[0].tool_call_id", "unsupported_value"),
+    ("messages", message(function_call={"name": "f"}), "messages[0].function_call", "unsupported_value"),
+    ("messages", message(audio={"id": "x"}), "messages[0].audio", "unsupported_value"),
+    ("messages", message(refusal="no"), "messages[0].refusal", "unsupported_value"),
+    ("messages", message(reasoning_content="why"), "messages[0].reasoning_content", None),
+    ("messages", message(role="assistant", reasoning="a", reasoning_content="b"), "messages[0].reasoning", None),
+    ("messages", [*OK["messages"], {"role": "x"}], "messages[1].role", "invalid_value"),
+    ("stream", 1, "stream", "invalid_value"),
+    ("stream", "true", "stream", "invalid_value"),
+    ("stream_options", {"include_usage": True}, "stream_options", None),
+    ("stream_options", [], "stream_options", "invalid_value"),
+    ("stream_options", {"usage": True}, "stream_options.usage", "unknown_parameter"),
+    ("max_tokens", 0, "max_tokens", "invalid_value"),
+    ("max_tokens", -1, "max_tokens", "invalid_value"),
+    ("max_tokens", 1.5, "max_tokens", "invalid_value"),
+    ("max_tokens", True, "max_tokens", "invalid_value"),
+    ("max_tokens", "5", "max_tokens", "invalid_value"),
+    ("max_tokens", 2**40, "max_tokens", "invalid_value"),
+    ("max_completion_tokens", 0, "max_completion_tokens", "invalid_value"),
+    ("temperature", -0.1, "temperature", "invalid_value"),
+    ("temperature", 2.1, "temperature", "invalid_value"),
+    ("temperature", True, "temperature", "invalid_value"),
+    ("temperature", "hot", "temperature", "invalid_value"),
+    ("top_p", 1.1, "top_p", "invalid_value"),
+    ("top_k", -2, "top_k", "invalid_value"),
+    ("top_k", 1.5, "top_k", "invalid_value"),
+    ("min_p", -1, "min_p", "invalid_value"),
+    ("seed", 1.5, "seed", "invalid_value"),
+    ("seed", True, "seed", "invalid_value"),
+    ("seed", 2**64, "seed", "invalid_value"),
+    ("stop", "", "stop", "invalid_value"),
+    ("stop", ["a", ""], "stop[1]", "invalid_value"),
+    ("stop", list("abcde"), "stop", "invalid_value"),
+    ("stop", [1], "stop[0]", "invalid_value"),
+    ("stop", 5, "stop", "invalid_value"),
+    ("frequency_penalty", 2.5, "frequency_penalty", "invalid_value"),
+    ("presence_penalty", "1", "presence_penalty", "invalid_value"),
+    ("repetition_penalty", 0, "repetition_penalty", "invalid_value"),
+    ("logit_bias", {"5": 101}, "logit_bias", "invalid_value"),
+    ("logit_bias", {"five": 1}, "logit_bias", "invalid_value"),
+    ("logit_bias", {"-5": 1}, "logit_bias", "invalid_value"),
+    ("logit_bias", {"99999": 1}, "logit_bias", None),
+    ("logit_bias", [5], "logit_bias", "invalid_value"),
+    ("chat_template_kwargs", 5, "chat_template_kwargs", "invalid_value"),
+    ("chat_template_kwargs", {"nonsense": 1}, "chat_template_kwargs.nonsense", None),
+    ("chat_template_kwargs", {"enable_thinking": "no"}, "chat_template_kwargs.enable_thinking", None),
+    ("chat_template_kwargs", {"messages": []}, "chat_template_kwargs.messages", None),
+    ("user", 5, "user", "invalid_value"),
+    ("store", "yes", "store", "invalid_value"),
+    ("metadata", {"a": 1}, "metadata", "invalid_value"),
+    ("verbosity", "loud", "verbosity", "invalid_value"),
+    # documented by OpenAI, not available here
+    ("n", 2, "n", "unsupported_parameter"),
+    ("n", 0, "n", "unsupported_parameter"),
+    ("n", True, "n", "unsupported_parameter"),
+    ("logprobs", True, "logprobs", "unsupported_parameter"),
+    ("top_logprobs", 5, "top_logprobs", "unsupported_parameter"),
+    ("tools", [{"type": "function", "function": {"name": "f"}}], "tools", "unsupported_parameter"),
+    ("tool_choice", "auto", "tool_choice", "unsupported_parameter"),
+    ("tool_choice", "required", "tool_choice", "unsupported_parameter"),
+    ("parallel_tool_calls", False, "parallel_tool_calls", "unsupported_parameter"),
+    ("functions", [{"name": "f"}], "functions", "unsupported_parameter"),
+    ("function_call", "auto", "function_call", "unsupported_parameter"),
+    ("response_format", {"type": "json_object"}, "response_format", "unsupported_parameter"),
+    ("response_format", {"type": "json_schema", "json_schema": {}}, "response_format", "unsupported_parameter"),
+    ("reasoning_effort", "low", "reasoning_effort", "unsupported_parameter"),
+    ("modalities", ["text", "audio"], "modalities", "unsupported_parameter"),
+    ("audio", {"voice": "x", "format": "mp3"}, "audio", "unsupported_parameter"),
+    ("web_search_options", {}, "web_search_options", "unsupported_parameter"),
+    ("moderation", {"model": "x"}, "moderation", "unsupported_parameter"),
+    # not documented by anyone we know
+    ("grammar", "root ::= x", "grammar", "unknown_parameter"),
+    ("n_predict", 5, "n_predict", "unknown_parameter"),
+    ("best_of", None, "best_of", "unknown_parameter"),
+    ("temprature", 0, "temprature", "unknown_parameter"),
+]
+
+
+def check(site, found, status, param, code):
+    answer, headers, body = found
+    assert (answer, headers["content-type"]) == (status, "application/json"), body
+    error = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["param"], error["code"], error["type"]) == (param, code, "invalid_request_error"), error
+    assert error["message"]
+    return error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_wrong_fields(site, stream):
+    before = site.steps
+    for field, value, param, code in FIELDS:
+        asked = OK | {"stream": stream} | {field: value}
+        if field == "stream_options" and stream and param == "stream_options" and code is None:
+            continue  # that one is right in a stream
+        body = {k: v for k, v in asked.items() if v is not UNSET}
+        check(site, site.json("POST", CHAT, body), 400, param, code)
+    assert site.steps == before
+
+
+BODIES = [
+    (b"", "invalid_json"),
+    (b"   ", "invalid_json"),
+    (b"{", "invalid_json"),
+    (b'{"model": "scripted"', "invalid_json"),
+    (b"not json", "invalid_json"),
+    (b"[]", "invalid_value"),
+    (b'"text"', "invalid_value"),
+    (b"null", "invalid_value"),
+    (b'{"user": "\xff"}', "invalid_json"),
+    (b'{"model": "\\ud800"}', "invalid_json"),
+    (b'{"model": "x", "temperature": NaN}', "invalid_json"),
+    (b'{"model": "x", "temperature": Infinity}', "invalid_json"),
+    (b"[" * 100_000, "invalid_value"),
+    (b'{"messages": ' * 100_000, "invalid_json"),
+    (b'{"model": "x"} {}', "invalid_json"),
+]
+
+
+@pytest.mark.parametrize(("body", "code"), BODIES, ids=[repr(body[:30]) for body, _ in BODIES])
+def test_wrong_bodies(site, body, code):
+    found = site.json("POST", CHAT, body, ["content-type: application/json"])
+    check(site, found, 400, None, code)
+
+
+def test_number_out_of_range_is_named(site):
+    body = json.dumps(OK)[:-1].encode() + b', "temperature": 1e999}'
+    found = site.json("POST", CHAT, body, ["content-type: application/json"])
+    check(site, found, 400, "temperature", "invalid_value")
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+def test_wrong_content_type(site, kind):
+    headers = [f"content-type: {kind}"] if kind else []
+    found = site.json("POST", CHAT, json.dumps(OK).encode(), headers)
+    check(site, found, 415, None, "unsupported_media_type")
+
+
+def test_compressed_body(site):
+    headers = ["content-type: application/json", "content-encoding: gzip"]
+    check(site, site.json("POST", CHAT, b"xx", headers), 415, None, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json; charset=utf-8", "Application/JSON", "application/json;charset=UTF-8"]
+)
+def test_right_content_types(site, kind):
+    assert site.json("POST", CHAT, json.dumps(OK).encode(), [f"content-type: {kind}"])[0] == 200
+
+
+def test_body_that_is_too_long(running):
+    with running(settings=ApiSettings(max_body=200)) as site:
+        assert site.json("POST", CHAT, OK)[0] == 200
+        for body in (b"x" * 201, b" " * 100_000):
+            found = site.json("POST", CHAT, body, ["content-type: application/json"])
+            assert "200 bytes" in check(site, found, 413, None, "request_too_large")
+        # without a length: it is counted as it comes
+        chunked = b"c8\r\n" + b" " * 200 + b"\r\n1\r\n \r\n0\r\n\r\n"
+        headers = ["content-type: application/json", "transfer-encoding: chunked"]
+        lines = [f"POST {CHAT} HTTP/1.1", "host: x", *headers, "connection: close", "", ""]
+        with socket.create_connection(site.address, timeout=30) as sock:
+            sock.sendall("\r\n".join(lines).encode() + chunked)
+            found = site.parsed(b"".join(iter(lambda: sock.recv(65536), b"")))
+        check(site, found, 413, None, "request_too_large")
+
+
+def test_unknown_model(site):
+    for name in ("gpt-4", "", "Scripted", "../scripted"):
+        message = check(site, site.json("POST", CHAT, OK | {"model": name}), 404, "model", "model_not_found")
+        assert "'scripted'" in message
+
+
+def test_context(site):
+    asked = site.user("x" * 4200, stream=True)
+    text = check(site, site.json("POST", CHAT, asked), 400, "messages", "context_length_exceeded")
+    assert "4096" in text
+    assert str(4200 + len("user\nassistant\n\n") + 3) in text
+
+
+def test_near_miss(site):
+    for name, meant in (("temprature", "temperature"), ("max_token", "max_tokens"), ("streams", "stream")):
+        text = check(site, site.json("POST", CHAT, OK | {name: 1}), 400, name, "unknown_parameter")
+        assert f"did you mean {meant!r}" in text
+    assert "fields with an effect" in site.json("POST", CHAT, OK | {"zzz": 1})[2]["error"]["message"]
+
+
+def test_two_limits_that_differ(site):
+    found = site.json("POST", CHAT, OK | {"max_tokens": 3, "max_completion_tokens": 4})
+    check(site, found, 400, "max_tokens", None)
+
+
+def test_template_that_refuses(running):
+    source = (
+        "{% if messages[0].role != 'user' %}{{ raise_exception('No system here') }}{% endif %}{{ messages[0].content }}"
+    )
+    with running(chat_template=source) as site:
+        asked = {"model": "scripted", "messages": [{"role": "system", "content": "x"}]}
+        for stream in (False, True):
+            found = site.json("POST", CHAT, asked | {"stream": stream})
+            assert "No system here" in check(site, found, 400, "messages", "chat_template_error")
+
+
+def test_model_without_a_template(running):
+    with running(chat_template=None) as site:
+        found = site.json("POST", CHAT, OK)
+        assert "--chat-template-file" in check(site, found, 400, "messages", "no_chat_template")
+
+
+NEUTRAL = {
+    "audio": None,
+    "frequency_penalty": 0,
+    "function_call": None,
+    "functions": [],
+    "logit_bias": {},
+    "logprobs": False,
+    "max_tokens": None,
+    "max_completion_tokens": None,
+    "metadata": {"a": "b"},
+    "modalities": ["text"],
+    "n": 1,
+    "parallel_tool_calls": True,
+    "prediction": None,
+    "presence_penalty": 0.0,
+    "prompt_cache_key": "x",
+    "reasoning_effort": None,
+    "repetition_penalty": 1,
+    "response_format": {"type": "text"},
+    "safety_identifier": "x",
+    "seed": None,
+    "service_tier": "auto",
+    "stop": [],
+    "store": False,
+    "stream_options": {},
+    "temperature": 0,
+    "tool_choice": "none",
+    "tools": [],
+    "top_k": -1,
+    "top_logprobs": None,
+    "top_p": None,
+    "user": "me",
+    "verbosity": "low",
+    "web_search_options": None,
+    "chat_template_kwargs": {},
+}
+
+
+def test_values_that_ask_for_nothing(site):
+    for field, value in NEUTRAL.items():
+        assert site.json("POST", CHAT, OK | {field: value})[0] == 200, field
+    assert site.json("POST", CHAT, OK | NEUTRAL)[0] == 200
+    assert site.json("POST", CHAT, OK | dict.fromkeys(NEUTRAL))[0] == 200
+
+
+def test_every_field_of_the_client_is_known(site):
+    names = {*completion_create_params.CompletionCreateParamsBase.__annotations__, "stream"}
+    for name in sorted(names - {"model", "messages"}):
+        assert site.json("POST", CHAT, OK | {name: None})[0] == 200, name
+
+
+def test_history_of_the_assistant(site):
+    turns = [
+        {"role": "developer", "content": "d"},
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a", "refusal": None, "tool_calls": None, "annotations": [], "audio": None},
+        {"role": "assistant", "content": None, "reasoning_content": "r"},
+        {"role": "assistant", "content": "a", "reasoning": "r", "reasoning_content": "r"},
+        {"role": "user", "content": "end"},
+    ]
+    body = site.json("POST", CHAT, OK | {"messages": turns})[2]
+    assert body["choices"][0]["message"]["content"] == "end"

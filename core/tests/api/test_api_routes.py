@@ -1,0 +1,132 @@
+"""Routes besides chat: health, readiness, models, and what is no route."""
+
+import re
+
+import pytest
+
+
+def test_health(site):
+    status, headers, body = site.json("GET", "/health")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert body.pop("uptime_seconds") >= 0
+    assert body == {"status": "ok", "model": "scripted", "backend": "reference", "context_length": 4096}
+
+
+def test_ready(site):
+    assert site.json("GET", "/readyz")[::2] == (200, {"ready": True, "detail": "ready"})
+
+
+def test_models(site):
+    status, _, body = site.json("GET", "/v1/models")
+    assert (status, body["object"]) == (200, "list")
+    (row,) = body["data"]
+    assert isinstance(row.pop("created"), int)
+    assert row == {
+        "id": "scripted",
+        "object": "model",
+        "owned_by": "hf2q",
+        "loaded": True,
+        "arch": "scripted",
+        "backend": "reference",
+        "context_length": 4096,
+    }
+    assert site.json("GET", "/v1/models/scripted")[2] | {"created": 0} == row | {"created": 0}
+
+
+@pytest.mark.parametrize("path", ["/v1/models/org/name:q4", "/v1/models/org%2Fname:q4", "/v1/models/org%2Fname%3Aq4"])
+def test_model_whose_name_has_a_slash(site, monkeypatch, path):
+    monkeypatch.setattr(site.service, "model_id", "org/name:q4")
+    status, _, body = site.json("GET", path)
+    assert (status, body["id"], body["object"]) == (200, "org/name:q4", "model")
+
+
+def test_model_that_is_not_there(site):
+    status, _, body = site.json("GET", "/v1/models/org/other")
+    error = body["error"]
+    assert (status, error["code"], error["param"], error["type"]) == (
+        404,
+        "model_not_found",
+        "model",
+        "invalid_request_error",
+    )
+    assert "'org/other'" in error["message"]
+    assert "'scripted'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", "/", 404, None),
+        ("GET", "/v1", 404, None),
+        ("GET", "/v1/nothing", 404, None),
+        ("POST", "/v1/completions", 404, None),
+        ("POST", "/v1/embeddings", 404, None),
+        ("GET", "/schema", 404, None),
+        ("GET", "/schema/openapi.json", 404, None),
+        ("GET", "/docs", 404, None),
+        ("GET", "/v1/chat/completions", 405, "POST"),
+        ("PUT", "/v1/chat/completions", 405, "POST"),
+        ("POST", "/v1/models", 405, "GET"),
+        ("DELETE", "/v1/models/scripted", 405, "GET"),
+        ("POST", "/health", 405, "GET"),
+    ],
+)
+def test_no_route(site, method, path, status, allow):
+    found, headers, body = site.json(method, path)
+    assert (found, headers["content-type"]) == (status, "application/json")
+    assert body["error"]["type"] == "invalid_request_error"
+    assert path in body["error"]["message"]
+    assert headers["x-request-id"]
+    if allow:
+        assert allow in re.split(", *", headers["allow"])
+
+
+def test_request_id_is_made_or_kept(site):
+    made = [site.json("GET", "/health")[1]["x-request-id"] for _ in range(2)]
+    assert made[0] != made[1]
+    assert site.json("GET", "/health", headers=["X-Request-Id: my.id_1-2"])[1]["x-request-id"] == "my.id_1-2"
+    assert site.json("GET", "/nothing", headers=["x-request-id: abc"])[1]["x-request-id"] == "abc"
+    for unusable in ("a b", "x" * 257, "é", "a;b"):
+        assert site.json("GET", "/health", headers=[f"x-request-id: {unusable}"])[1]["x-request-id"] != unusable
+
+
+def test_no_cross_origin_access_unless_asked_for(site):
+    for method, path in (("GET", "/v1/models"), ("OPTIONS", "/v1/chat/completions")):
+        headers = ["origin: http://evil.example", "access-control-request-method: POST"]
+        found = site.parsed(site.raw(method, path, headers=headers))[1]
+        assert not [name for name in found if name.startswith("access-control")]
+
+
+def test_while_loading(running):
+    with running(opened=False) as site:
+        assert site.json("GET", "/health")[0] == 200
+        assert site.json("GET", "/health")[2]["model"] is None
+        status, headers, body = site.json("GET", "/readyz")
+        assert (status, headers["retry-after"], body["ready"]) == (503, "1", False)
+        assert site.json("GET", "/v1/models")[2]["data"][0]["loaded"] is False
+        status, headers, body = site.json("POST", "/v1/chat/completions", site.user("hi"))
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert (body["error"]["type"], body["error"]["code"]) == ("server_error", "not_ready")
+
+
+def test_after_the_engine_has_failed(running):
+    def broken(rows, tokens):
+        if tokens > 2:  # the warm-up passes
+            raise RuntimeError("device lost")
+
+    with running(before=broken) as site:
+        status, headers, body = site.json("POST", "/v1/chat/completions", site.user("hi"))
+        assert (status, body["error"]["type"]) == (500, "server_error")
+        assert "device lost" in body["error"]["message"]
+        assert headers["x-should-retry"] == "false"
+        assert site.json("GET", "/health")[0] == 200
+        assert site.json("GET", "/readyz")[0] == 503
+        status, headers, body = site.json("POST", "/v1/chat/completions", site.user("hi"))
+        assert (status, body["error"]["code"], headers["x-should-retry"]) == (503, "not_ready", "false")
+
+
+def test_while_stopping(running):
+    with running() as site:
+        site.service.stop()
+        assert site.json("GET", "/readyz")[::2] == (503, {"ready": False, "detail": "the server is shutting down"})
+        assert site.json("POST", "/v1/chat/completions", site.user("hi"))[0] == 503

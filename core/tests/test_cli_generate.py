@@ -1,0 +1,185 @@
+"""``hf2q generate``, over a model that says what its script wants."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import hf2q.serve.load
+from hf2q.cli import main
+from hf2q.errors import LoadError
+from hf2q.serve.model import Model
+from hf2q.testing.scripted import scripted_model
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command over a scripted model; gives exit code, stdout, stderr, and keeps the requests."""
+    asked = []
+    generate = Model.generate
+
+    def spy(self, prompt, **more):
+        asked.append((prompt, more))
+        return generate(self, prompt, **more)
+
+    monkeypatch.setattr(Model, "generate", spy)
+
+    def call(*words, model=None, **options):
+        made = model or scripted_model(**({"reply": lambda conversation: conversation[-9:]} | options))
+        monkeypatch.setattr(hf2q.serve.load, "load", lambda path, backend: made)
+        code = main(["generate", "--model", "m.gguf", *words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    call.asked = asked
+    return call
+
+
+def counting(ids):
+    """Says ABCDEF… after anything."""
+    return 65 if ids[-1] >= 256 or not 65 <= ids[-1] < 90 else ids[-1] + 1
+
+
+def test_text_streams_and_a_line_about_speed_follows(run):
+    code, out, err = run("--prompt", "xA", "--max-tokens", "3", script=counting)
+    assert (code, out) == (0, "BCD\n")
+    (line,) = err.splitlines()
+    assert line.startswith("prompt: 2 tokens, ")
+    assert "generated: 3 tokens, " in line
+    assert line.endswith("ended by: length")
+
+
+def test_json(run):
+    code, out, err = run("--prompt", "xA", "--max-tokens", "3", "--json", script=counting)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["text"], found["ids"], found["finish_reason"]) == ("BCD", [66, 67, 68], "length")
+    assert found["usage"] == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+    assert set(found["timings"]) == {
+        "prefill_seconds",
+        "prefill_tokens_per_second",
+        "decode_seconds",
+        "decode_tokens_per_second",
+    }
+
+
+def test_no_second_line_end_after_an_answer_that_has_one(run):
+    assert run("--prompt", "x", "--chat", reply="a\n")[1] == "a\n"
+    assert run("--prompt", "x", "--chat", reply="")[1] == "\n"
+
+
+def test_defaults(run):
+    run("--prompt", "x", script=counting, context_length=300)
+    ((_, more),) = run.asked
+    sampling = more["sampling"]
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.0, 40, 0.95, 0.05)
+    assert (sampling.seed, more["max_tokens"], more["stop"], more["ignore_eos"]) == (None, 256, (), False)
+
+
+def test_every_option_arrives(run):
+    words = "--temperature 0.5 --top-k 5 --top-p 0.5 --min-p 0.25 --seed 7 --stop zz --stop yy --ignore-eos"
+    run("--prompt", "x", "--max-tokens", "2", *words.split(), script=counting)
+    ((_, more),) = run.asked
+    sampling = more["sampling"]
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.5, 5, 0.5, 0.25)
+    assert (sampling.seed, more["stop"], more["ignore_eos"]) == (7, ("zz", "yy"), True)
+
+
+def test_stop(run):
+    code, out, err = run("--prompt", "A", "--stop", "EF", script=counting)
+    assert (code, out) == (0, "BCD\n")
+    assert err.rstrip().endswith("ended by: stop")
+
+
+def test_chat(run):
+    code, out, _ = run("--prompt", "hello", "--system", "be kind", "--chat", reply=lambda c: f"<{c.count('be kind')}>")
+    assert (code, out) == (0, "<1>\n")
+    ((ids, _),) = run.asked
+    text = scripted_model().tokenizer.decode(ids)
+    assert text == ("<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_without_chat_the_prompt_is_continued_as_it_is(run):
+    run("--prompt", "hello", "--max-tokens", "1", script=counting)
+    assert run.asked[0][0] == list(b"hello")
+
+
+def test_template_from_a_file(run, tmp_path):
+    path = tmp_path / "t.jinja"
+    path.write_text("[{{ messages[0].content }}]", encoding="utf-8")
+    code, _, _ = run(
+        "--prompt", "hé", "--chat", "--chat-template-file", str(path), "--max-tokens", "1", script=counting
+    )
+    assert code == 0
+    assert run.asked[0][0] == list("[hé]".encode())
+
+
+def test_prompt_file(run, tmp_path):
+    path = tmp_path / "p.txt"
+    path.write_text("zwölf\n", encoding="utf-8")
+    assert run("--prompt-file", str(path), "--max-tokens", "1", script=counting)[0] == 0
+    assert run.asked[0][0] == list("zwölf\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ((), 3, "either --prompt or --prompt-file"),
+        (("--prompt", "a", "--prompt-file", "b"), 3, "either --prompt or --prompt-file"),
+        (("--prompt", "a", "--system", "b"), 3, "for --chat"),
+        (("--prompt", "a", "--chat-template-file", "b"), 3, "for --chat"),
+        (("--prompt-file", "nowhere.txt"), 3, "there is no file nowhere.txt"),
+        (("--prompt", "a", "--chat", "--chat-template-file", "nowhere.txt"), 3, "there is no file nowhere.txt"),
+        (("--prompt", "a", "--max-tokens", "0"), 3, "--max-tokens"),
+        (("--prompt", "a", "--temperature", "-1"), 3, "--temperature"),
+        (("--prompt", "a", "--temperature", "nan"), 3, "temperature"),
+        (("--prompt", "a", "--top-p", "2"), 3, "--top-p"),
+        (("--prompt", "a", "--stop", ""), 3, "stop"),
+        (("--prompt", ""), 3, "no tokens"),
+        (("--prompt", "a" * 50), 3, "context of 20"),
+        (("--prompt", "a", "--temprature", "1"), 3, "temprature"),
+    ],
+)
+def test_what_it_refuses(run, words, code, message):
+    found, out, err = run(*words, script=counting, context_length=20)
+    assert (found, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_chat_without_a_template(run):
+    code, out, err = run("--prompt", "a", "--chat", model=scripted_model("x", chat_template=None))
+    assert (code, out) == (3, "")
+    assert "no chat template" in err
+    assert "hint: give one with --chat-template-file" in err
+
+
+def test_prompt_file_that_is_not_text(run, tmp_path):
+    path = tmp_path / "p.txt"
+    path.write_bytes(b"\xff\xfe")
+    code, _, err = run("--prompt-file", str(path))
+    assert code == 3
+    assert "not UTF-8" in err
+
+
+def test_model_that_cannot_be_loaded(monkeypatch, capsys):
+    def broken(path, backend):
+        raise LoadError("the file is broken", hint="make a new one")
+
+    monkeypatch.setattr(hf2q.serve.load, "load", broken)
+    assert main(["generate", "--model", "m.gguf", "--prompt", "x", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert json.loads(err)["error"]["message"] == "the file is broken"
+
+
+@pytest.mark.parametrize(("command", "missing"), [("generate --prompt x", "numpy"), ("serve", "litestar")])
+def test_says_what_to_install(command, missing):
+    words = [*command.split(), "--model", "m.gguf"]
+    # in a process of its own: a module cannot be taken out of this one without leaving traces
+    program = f"import sys; sys.modules[{missing!r}] = None; from hf2q.cli import main; sys.exit(main({words!r}))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 1
+    assert f"the package {missing!r}" in found.stderr
+    assert "hint: pip install 'hf2q[serve]'" in found.stderr
