@@ -77,6 +77,8 @@ def _block(words: list[str], title: str) -> str:
     if code:
         raise SystemExit(f"{title} --help exits with {code}")
     text = "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
+    if title != "hf2q":  # the options of every command are told once
+        text = text.partition("\n\nOptions of every command:")[0]
     return f"\n## {title}\n\n```text\n{text}\n```\n"
 
 

@@ -87,12 +87,15 @@ def test_splitter_begins_where_the_prompt_ends(chat):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"enable_thinkin": True}, "does not read 'enable_thinkin'; it reads: enable_thinking"),
+        (
+            {"enable_thinkin": True},
+            "cannot set 'enable_thinkin' for the model's chat template; it can set: enable_thinking",
+        ),
         ({"enable_thinking": "false"}, "expected true or false"),
         ({"enable_thinking": 0}, "expected true or false"),
-        ({"messages": []}, "does not read 'messages'"),
-        ({"add_generation_prompt": False}, "does not read 'add_generation_prompt'"),
-        ({"bos_token": "x"}, "does not read 'bos_token'"),
+        ({"messages": []}, "cannot set 'messages'"),
+        ({"add_generation_prompt": False}, "cannot set 'add_generation_prompt'"),
+        ({"bos_token": "x"}, "cannot set 'bos_token'"),
     ],
 )
 def test_options_the_template_cannot_honour(options, message):

@@ -1,8 +1,6 @@
 """``hf2q generate``, over a model that says what its script wants."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -69,6 +67,25 @@ def test_no_second_line_end_after_an_answer_that_has_one(run):
     assert run("--prompt", "x", "--chat", reply="")[1] == "\n"
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), LoadError("device lost")])
+def test_what_ends_an_answer_early_is_said_on_a_line_of_its_own(run, error):
+    def script(ids):
+        if len(ids) == 3:
+            raise error
+        return 66
+
+    code, out, err = run("--prompt", "A", script=script)
+    assert out == "BB\n"
+    assert (code, err) in ((130, "interrupted\n"), (1, "error: device lost\n"))
+
+
+def test_an_error_before_any_text_prints_no_text(run):
+    def script(ids):
+        raise LoadError("device lost")
+
+    assert run("--prompt", "A", script=script)[:2] == (1, "")
+
+
 def test_defaults(run):
     run("--prompt", "x", script=counting, context_length=300)
     ((_, more),) = run.asked
@@ -102,7 +119,7 @@ def test_chat(run):
 
 def test_without_chat_the_prompt_is_continued_as_it_is(run):
     run("--prompt", "hello", "--max-tokens", "1", script=counting)
-    assert run.asked[0][0] == list(b"hello")
+    assert run.asked[0][0] == "hello"
 
 
 def test_template_from_a_file(run, tmp_path):
@@ -115,11 +132,17 @@ def test_template_from_a_file(run, tmp_path):
     assert run.asked[0][0] == list("[hé]".encode())
 
 
+def test_texts_may_begin_with_a_hyphen(run):
+    run("--prompt", "- one", "--stop", "-D", "--max-tokens", "9", script=counting)
+    ((text, more),) = run.asked
+    assert (text, more["stop"]) == ("- one", ("-D",))
+
+
 def test_prompt_file(run, tmp_path):
     path = tmp_path / "p.txt"
     path.write_text("zwölf\n", encoding="utf-8")
     assert run("--prompt-file", str(path), "--max-tokens", "1", script=counting)[0] == 0
-    assert run.asked[0][0] == list("zwölf\n".encode())
+    assert run.asked[0][0] == "zwölf\n"
 
 
 @pytest.mark.parametrize(
@@ -172,14 +195,3 @@ def test_model_that_cannot_be_loaded(monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert json.loads(err)["error"]["message"] == "the file is broken"
-
-
-@pytest.mark.parametrize(("command", "missing"), [("generate --prompt x", "numpy"), ("serve", "litestar")])
-def test_says_what_to_install(command, missing):
-    words = [*command.split(), "--model", "m.gguf"]
-    # in a process of its own: a module cannot be taken out of this one without leaving traces
-    program = f"import sys; sys.modules[{missing!r}] = None; from hf2q.cli import main; sys.exit(main({words!r}))"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert found.returncode == 1
-    assert f"the package {missing!r}" in found.stderr
-    assert "hint: pip install 'hf2q[serve]'" in found.stderr

@@ -1,7 +1,9 @@
 """The engine: order, cancellation, refusal, failure, shutdown; from threads and from asyncio. No weights involved."""
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -216,6 +218,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers():
 def test_wrong_tokens_and_biases_are_refused_before_they_are_queued():
     model = counting()
     with Engine(model) as engine:
+        engine.wait_ready(SECONDS)
         for wrong in (-1, model.n_vocab):
             with pytest.raises(RequestError, match=f"token id {wrong} is outside"):
                 engine.submit(request(1, wrong))
@@ -300,6 +303,68 @@ def test_the_engine_is_ready_after_its_warm_up():
     assert tokens(handle) == [4]
     assert engine.close(timeout=SECONDS)
     assert not engine.ready
+
+
+class NotNumbers:
+    """A graph whose logits are NaN from `position` on; else those of `graph`."""
+
+    def __init__(self, graph, position=0):
+        self.graph, self.position = graph, position
+
+    def __getattr__(self, name):
+        return getattr(self.graph, name)
+
+    def hidden(self, ids, cache):
+        self.late = cache.position + ids.shape[1] > self.position
+        return self.graph.hidden(ids, cache)
+
+    def head(self, hidden):
+        return self.graph.head(hidden) * (float("nan") if self.late else 1.0)
+
+
+def test_logits_that_are_no_numbers_end_their_request_alone():
+    model = counting()
+    model._graph = NotNumbers(model._graph, position=5)
+    with Engine(model) as engine:
+        events, errors = outcome(engine.submit(request(1, 2, 3, max_tokens=9)))
+        assert tokens(events) == [4, 5, 6]
+        (error,) = errors
+        assert "logits hold nan" in error.message
+        assert "damaged" in error.hint
+        assert engine.ready
+        assert tokens(engine.submit(request(max_tokens=1))) == [4]
+
+
+def test_a_model_that_gives_no_numbers_is_never_ready():
+    model = counting()
+    model._graph = NotNumbers(model._graph)
+    engine = Engine(model)
+    assert not engine.wait_ready(SECONDS)
+    assert "logits hold nan" in engine.failure.message
+    assert engine.close(timeout=SECONDS)
+
+
+def test_an_engine_at_rest_keeps_no_sequence():
+    model = counting()
+    made = []
+    sequence = model.sequence
+
+    def remembered():
+        found = sequence()
+        made.append(weakref.ref(found))
+        return found
+
+    model.sequence = remembered
+    with Engine(model, warm_up=False) as engine:
+        handle = engine.submit(request(max_tokens=2))
+        assert len(tokens(handle)) == 2
+        assert tokens(engine.submit(request(max_tokens=1))) == [4]
+        for _ in range(200):  # the worker is a moment behind the reader
+            gc.collect()
+            if not any(ref() for ref in made):
+                break
+            threading.Event().wait(0.01)
+        assert [ref() for ref in made] == [None, None]
 
 
 def test_a_failing_warm_up_is_a_failure():

@@ -92,6 +92,10 @@ def low():
     return 1
 
 
+def last():
+    return 0
+
+
 class Chosen:
     def __init__(self, *, threads):
         self.threads = threads
@@ -137,6 +141,16 @@ def test_a_backend_that_cannot_run_says_why():
         select_backend(plugins)
     with pytest.raises(UnknownNameError, match="known: a, b"):
         select_backend(plugins, "cuda")
+
+
+def test_falling_back_to_a_last_resort_is_said(caplog):
+    assert isinstance(select_backend(FakePlugins(entry("a", priority="last"), entry("b", available="no"))), Chosen)
+    assert "very slow" in caplog.text
+    assert "others cannot run: b: no such device (pip install it)" in caplog.text
+    caplog.clear()
+    select_backend(FakePlugins(entry("a"), entry("b", available="no")))
+    select_backend(FakePlugins(entry("a", priority="last"), entry("b", available="no")), "a")
+    assert caplog.text == ""
 
 
 def test_threads_reach_the_backend():

@@ -234,7 +234,7 @@ def test_a_stale_entry_point_is_named_with_the_fix(install, tmp_path):
 
 
 def test_a_module_missing_inside_a_plugin_is_not_called_stale(install):
-    install("import hf2q_fake_thing_helper")
+    install("import hf2q_fake_thing_part")
     assert "stale" not in failure(load("thing")).reason
 
 

@@ -50,6 +50,11 @@ def test_a_name_that_two_provide_belongs_to_neither():
         found.get("Q4_K")
 
 
+def test_two_plugins_of_one_distribution_clash_as_well():
+    with pytest.raises(DuplicateNameError, match="provided by two plugins of alpha; neither"):
+        Registry("codec", [("Q4_K", ONE, "alpha"), ("Q4_K", TWO, "alpha")])["Q4_K"]
+
+
 def test_a_clash_of_three_names_all_of_them():
     found = Registry("codec", [("Q4_K", object(), name) for name in ("c", "a", "b")])
     assert found.clashes["Q4_K"] == ("a", "b", "c")

@@ -35,9 +35,25 @@ def draws(logits=LOGITS, steps=400, **params):
         ("frequency_penalty", 2.5),
         ("presence_penalty", -3),
         ("logit_bias", {5: 101}),
+        # finite as a number, but no longer as float32
+        ("repetition_penalty", 1e-50),
+        ("repetition_penalty", 1e39),
+        # wrong types: found here, not in the middle of an answer
+        ("temperature", "hot"),
+        ("temperature", None),
+        ("temperature", True),
+        ("top_k", 1.5),
+        ("top_k", "5"),
+        ("top_k", True),
+        ("seed", 1.5),
+        ("seed", "x"),
+        ("seed", True),
+        ("logit_bias", [5]),
+        ("logit_bias", {"5": 1.0}),
+        ("logit_bias", {5: "x"}),
     ],
 )
-def test_values_out_of_bounds_are_refused_by_name(name, value):
+def test_values_that_make_no_sense_are_refused_by_name(name, value):
     with pytest.raises(RequestError, match=name) as caught:
         SamplingParams(**{name: value})
     assert caught.value.param == name
@@ -130,6 +146,13 @@ def test_bias_goes_before_everything():
     assert np.array_equal(logits, LOGITS)
 
 
+def test_the_strongest_penalties_leave_numbers():
+    logits = np.array([3e4, -3e4, 0.0], np.float32)
+    for penalty in (0.01, 100.0):
+        params = SamplingParams(repetition_penalty=penalty, temperature=1.0, seed=1)
+        assert Sampler(params, [0, 1, 2], 3).sample(logits) in range(3)
+
+
 # -------------------------------------------------------------------------------------------------------- the draws
 
 
@@ -152,7 +175,7 @@ def test_a_seed_repeats_and_seeds_differ():
         sampler = Sampler(SamplingParams(temperature=1.0, seed=seed, top_p=0.95), (), 50)
         return [sampler.sample(row) for row in logits]
 
-    assert tokens(7) == tokens(7)
+    assert tokens(7) == tokens(7) == tokens(np.int64(7))
     assert tokens(7) != tokens(8)
     assert tokens(None) != tokens(None)
 

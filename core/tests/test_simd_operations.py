@@ -18,12 +18,15 @@ from hf2q.simd import (
     below,
     bits,
     every,
+    first,
     fma,
+    highest,
     kernel,
     load,
     load_i8,
     load_u8,
     load_u16,
+    lowest,
     lshr,
     numbers,
     prefetch,
@@ -205,13 +208,17 @@ def reductions(x, whole, sums):
     whole[2] = bits(a < 0)
     whole[3] = bits(load(WORD, x, 0) < 0)
     whole[4] = bits(load(LONG, x, 0) < 0)
+    whole[5] = first(a == x[WIDE - 1])
+    whole[6] = first(load(LONG, x, 0) == -1)
+    whole[7] = first(a == 1000)
     sums[0] = total(F(a & 255))
+    sums[1], sums[2] = lowest(F(a)), highest(F(a))
 
 
 def test_reductions():
     x = R.integers(-100, 100, 64).astype(np.int32)
     x[63] = -1
-    whole, sums = np.zeros(5, np.int64), np.zeros(1, np.float32)
+    whole, sums = np.zeros(8, np.int64), np.zeros(3, np.float32)
     reductions(x, whole, sums)
 
     def word(n):
@@ -219,7 +226,8 @@ def test_reductions():
 
     assert list(whole[:4]) == [1, 0, word(WIDE), word(32)]
     assert whole.view(np.uint64)[4] == word(64)
-    assert sums[0] == (x[:WIDE] & 255).sum()
+    assert list(whole[5:]) == [list(x).index(x[WIDE - 1]), list(x).index(-1), 64]
+    assert list(sums) == [(x[:WIDE] & 255).sum(), x[:WIDE].min(), x[:WIDE].max()]
 
 
 @kernel(FLOATS, FLOATS, writes("float32", 1), writes("float32", 1))

@@ -292,10 +292,24 @@ def write_checkpoint(
 
 
 @pytest.fixture
-def checkpoint(tmp_path):
-    """`checkpoint(config, **options)` writes one into a fresh directory named ``tiny``."""
+def dense():
+    """`dense(**changes)` gives a dense config."""
+    return text_config
 
-    def make(config=None, **options):
-        return write_checkpoint(tmp_path / "tiny", config or text_config(), **options)
 
-    return make
+@pytest.fixture
+def moe():
+    """`moe(**changes)` gives the config of a mixture of experts."""
+    return moe_config
+
+
+@pytest.fixture
+def weights():
+    """`weights(config, experts, fused)` gives the tensors of such a checkpoint, float32 by name."""
+    return lambda config, experts="packed", fused=False, seed=1: random_tensors(shapes_of(config, experts, fused), seed)
+
+
+@pytest.fixture
+def write():
+    """`write_checkpoint`."""
+    return write_checkpoint

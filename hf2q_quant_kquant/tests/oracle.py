@@ -1,48 +1,31 @@
 """Scalar encoders, one block at a time: the independent second implementation that the kernels are compared with.
 
-Written from the description of the search algorithms (llama.cpp, ggml/src/ggml-quants.c: quantize_row_*_ref,
-make_qx_quants, make_qkx2_quants), in float32 throughout, with sums strictly from left to right and no fused
-multiply-add. Slow on purpose: a step here is a step of the description. Codes are Python ints, bytes are assembled
-element by element, nothing is shared with the kernels.
+Written from the description of the types (llama.cpp, ggml/src/ggml-quants.c: quantize_row_*_ref and _impl) on the
+searches of `kquant_searches.py`. Codes are Python ints, bytes are assembled element by element, nothing is shared with
+the kernels.
 """
 
 import numpy as np
-
-f = np.float32
-MAGIC = f(12582912.0)
-TINY = f(1e-15)
-
-
-def running_sum(terms, start=None):
-    """Left to right in float32, from `start` (0 where not given)."""
-    first = f(0) if start is None else start
-    return np.add.accumulate(np.concatenate([[first], terms]).astype(f), dtype=f)[-1]
-
-
-def nearest(v):
-    """Nearest integer, ties to even, by adding 1.5 * 2**23: out of range it wraps."""
-    return ((np.asarray(v, f) + MAGIC).astype(f).view(np.int32) & 0x7FFFFF) - 0x400000
-
-
-def clamped(v, low, high):
-    return np.minimum(np.maximum(nearest(v), low), high)
-
-
-def half(x):
-    return f(np.float16(x))
+from kquant_searches import (
+    TINY,
+    best_index,
+    by_maximum,
+    clamped,
+    f,
+    fit_line,
+    fit_numbers,
+    fit_positive,
+    fit_scale,
+    half,
+    largest,
+    nearest,
+    refine_scale,
+    running_sum,
+)
 
 
 def half_bytes(x):
     return list(np.float16(x).tobytes())
-
-
-def largest(values):
-    """The value of largest magnitude with its sign; the first one wins."""
-    size = most = f(0)
-    for v in values:
-        if abs(v) > size:
-            size, most = abs(v), v
-    return size, most
 
 
 def truncated_bytes(v):
@@ -50,11 +33,12 @@ def truncated_bytes(v):
     return [int(np.int8(int(e) & 0xFF if int(e) < 128 else 0)) if np.isfinite(e) else 0 for e in v]
 
 
-def q8_0(x):
-    d = f(np.max(np.abs(x)) / f(127))
-    scaled = x * (f(1) / d if d else f(0))
-    codes = [0 if not np.isfinite(v) else int(np.sign(v)) * int(np.floor(abs(float(v)) + 0.5)) for v in scaled]
-    return half_bytes(d) + [c & 255 for c in codes]
+def nibble_pairs(codes):
+    return [(int(codes[k]) & 15 | (int(codes[k + 16]) & 15) << 4) for k in range(16)]
+
+
+def fifth_bits(codes):
+    return list(sum((int(code) >> 4 & 1) << k for k, code in enumerate(codes)).to_bytes(4, "little"))
 
 
 def legacy_codes(x, levels):
@@ -64,48 +48,106 @@ def legacy_codes(x, levels):
     return d, [min(levels - 1, c) for c in truncated_bytes(x * inverse + f(levels // 2 + 0.5))]
 
 
-def q4_0(x):
-    d, codes = legacy_codes(x, 16)
-    return half_bytes(d) + [(codes[k] | codes[k + 16] << 4) & 255 for k in range(16)]
+def lined_codes(x, levels):
+    """Scale, minimum and codes of Q4_1 (16 levels) and Q5_1 (32): lowest and highest weight become the end codes."""
+    low = np.min(x)
+    d = f((np.max(x) - low) / f(levels - 1))
+    inverse = f(1) / d if d else f(0)
+    return d, low, [min(levels - 1, c) for c in truncated_bytes((x - low) * inverse + f(0.5))]
 
 
-def q5_0(x):
-    d, codes = legacy_codes(x, 32)
-    fifth = sum((code >> 4 & 1) << k for k, code in enumerate(codes))
-    low = [codes[k] & 15 | (codes[k + 16] & 15) << 4 for k in range(16)]
-    return half_bytes(d) + list(fifth.to_bytes(4, "little")) + low
+def q8_0(x, w):
+    d = f(np.max(np.abs(x)) / f(127))
+    scaled = x * (f(1) / d if d else f(0))
+    codes = [0 if not np.isfinite(v) else int(np.sign(v)) * int(np.floor(abs(float(v)) + 0.5)) for v in scaled]
+    return half_bytes(d) + [c & 255 for c in codes]
 
 
-def fit_line(x, w, levels, rmin, rdelta, steps):
-    """make_qkx2_quants with squared errors: scale, minimum (sign turned) and codes that approximate x."""
-    bottom, top = np.min(x), np.max(x)
-    weight, moment = running_sum(w[1:], w[0]), running_sum((w * x)[1:], w[0] * x[0])
-    bottom = min(bottom, f(0))
-    if top == bottom:
-        return f(0), f(-bottom), np.zeros(len(x), np.int64)
+def q4_0(x, w):
+    d, codes = legacy_codes(x, 16) if w is None else fit_scale(x, 8, w)
+    return half_bytes(d) + nibble_pairs(codes)
 
-    def error(scale, low, codes):
-        d = scale * codes.astype(f) + low - x
-        return running_sum(w * (d * d))
 
-    inverse = f(levels) / (top - bottom)
-    scale = f(1) / inverse
-    codes = clamped(inverse * (x - bottom), 0, levels)
-    best = error(scale, bottom, codes)
-    for step in range(steps + 1):
-        inverse = (f(rmin) + f(rdelta) * f(step) + f(levels)) / (top - bottom)
-        trial = clamped(inverse * (x - bottom), 0, levels)
-        wl = w * trial.astype(f)
-        sl, sll, slx = running_sum(wl), running_sum(wl * trial.astype(f)), running_sum(wl * x)
-        det = weight * sll - sl * sl
-        if det > 0:
-            s, m = (weight * slx - moment * sl) / det, (sll * moment - sl * slx) / det
-            if m > 0:
-                s, m = slx / sll, f(0)
-            e = error(s, m, trial)
-            if e < best:
-                best, scale, bottom, codes = e, s, m, trial
-    return scale, f(-bottom), codes
+def q4_1(x, w):
+    if w is None:
+        d, low, codes = lined_codes(x, 16)
+    else:
+        d, minimum, codes = fit_line(x, w, 15, -0.9, 0.05, 36)
+        low = -minimum
+    return half_bytes(d) + half_bytes(low) + nibble_pairs(codes)
+
+
+def q5_0(x, w):
+    d, codes = legacy_codes(x, 32) if w is None else fit_scale(x, 16, w)
+    return half_bytes(d) + fifth_bits(codes) + nibble_pairs(codes)
+
+
+def q5_1(x, w):
+    if w is None:
+        d, low, codes = lined_codes(x, 32)
+    else:
+        d, minimum, codes = fit_line(x, w, 31, -0.9, 0.05, 36)
+        low = -minimum
+    return half_bytes(d) + half_bytes(low) + fifth_bits(codes) + nibble_pairs(codes)
+
+
+def bit_pairs(codes):
+    """64 bytes: weights i, i + 32, i + 64 and i + 96 of a half share one."""
+    out = [0] * 64
+    for i, code in enumerate(codes):
+        out[32 * (i // 128) + i % 32] |= (int(code) & 3) << 2 * (i % 128 // 32)
+    return out
+
+
+def recoded(group, low, step, levels, searched):
+    """Codes for the scale and minimum as a decoder will see them; those of the search where the scale is zero."""
+    return clamped((group + low) / step, 0, levels) if step != 0 else searched
+
+
+def q2_k(x, w):
+    groups, found = x.reshape(16, 16), []
+    for j, group in enumerate(groups):
+        if w is None:
+            found.append(fit_line(group, np.abs(group), 3, -0.5, 0.1, 15, absolute=True))
+        else:
+            found.append(fit_line(group, w.reshape(16, 16)[j], 3, -0.9, 0.05, 36))
+    scales, minimums = [s for s, _, _ in found], [m for _, m, _ in found]
+    if w is None:
+        (d, ls), (dmin, lm) = by_maximum(scales, 15), by_maximum(minimums, 15)
+    else:
+        sums = [running_sum(group) for group in w.reshape(16, 16)]
+        (d, ls), (dmin, lm) = fit_positive(scales, sums, 15), fit_positive(minimums, sums, 15)
+    packed = [(s | m << 4) & 255 for s, m in zip(ls, lm, strict=True)]
+    codes = []
+    for group, (_, _, searched), byte in zip(groups, found, packed, strict=True):
+        codes += list(recoded(group, half(dmin) * f(byte >> 4), half(d) * f(byte & 15), 3, searched))
+    return packed + bit_pairs(codes) + half_bytes(d) + half_bytes(dmin)
+
+
+def q3_k(x, w):
+    groups = x.reshape(16, 16)
+    if w is None:
+        found = [refine_scale(group) for group in groups]
+        most = largest([s for s, _ in found])[1]
+        inverse = f(-32) / most
+        d = f(1) / inverse if most else f(0)
+        # the reference keeps the integer in a signed byte before it clamps it
+        wrapped = [(int(nearest(inverse * s)) + 128) % 256 - 128 for s, _ in found]
+        scales = [min(31, max(-32, s)) + 32 for s in wrapped] if most else [0] * 16
+    else:
+        found = [fit_scale(group, 4, w.reshape(16, 16)[j]) for j, group in enumerate(groups)]
+        sums = np.array([running_sum(group) for group in w.reshape(16, 16)])
+        d, scales = fit_scale(np.array([s for s, _ in found]), 32, sums)
+    codes = []
+    for group, (_, searched), s in zip(groups, found, scales, strict=True):
+        step = half(d) * f(int(s) - 32)
+        codes += [int(c) for c in (clamped(group / step, -4, 3) + 4 if step != 0 else searched)]
+    third = [sum((codes[32 * j + k] >> 2) << j for j in range(8)) for k in range(32)]
+    packed = [0] * 12
+    for j, s in enumerate(int(s) for s in scales):
+        packed[j % 8] |= (s & 15) << 4 * (j // 8)
+        packed[8 + j % 4] |= (s >> 4) << 2 * (j // 4)
+    return third + bit_pairs(codes) + packed + half_bytes(d)
 
 
 def six_bit_bytes(scales, minimums):
@@ -117,53 +159,60 @@ def six_bit_bytes(scales, minimums):
     return [byte & 255 for byte in out]
 
 
-def q4_k(x):
-    groups = x.reshape(8, 32)
-    found = []
-    for group in groups:
-        mean = np.sqrt(running_sum(group * group) / f(32))
-        found.append(fit_line(group, mean + np.abs(group), 15, -1, 0.1, 20))
+def six_bits_of(data):
+    """get_scale_min_k4: scales and minimums from the 12 bytes."""
+    scales = [data[j] & 63 for j in range(4)] + [data[8 + j] & 15 | data[j] >> 6 << 4 for j in range(4)]
+    minimums = [data[4 + j] & 63 for j in range(4)] + [data[8 + j] >> 4 | data[4 + j] >> 6 << 4 for j in range(4)]
+    return scales, minimums
+
+
+def q45_k(x, w, levels, rmin, steps):
+    """Head and codes of Q4_K and Q5_K."""
+    groups, found = x.reshape(8, 32), []
+    for j, group in enumerate(groups):
+        if w is None:
+            mean = np.sqrt(running_sum(group * group) / f(32))
+            found.append(fit_line(group, mean + np.abs(group), levels, rmin, 0.1, steps))
+        else:
+            found.append(fit_line(group, w.reshape(8, 32)[j], levels, -0.9, 0.05, 36))
     scales, minimums = [s for s, _, _ in found], [m for _, m, _ in found]
-    top_scale, top_minimum = max([f(0), *scales]), max([f(0), *minimums])
-    up = f(63) / top_scale if top_scale > 0 else f(0)
-    down = f(63) / top_minimum if top_minimum > 0 else f(0)
-    ls = [min(63, int(nearest(up * s)) & 255) for s in scales]
-    lm = [min(63, int(nearest(down * m)) & 255) for m in minimums]
-    d, dmin = top_scale / f(63), top_minimum / f(63)
-    codes = []
-    for group, (_, _, searched), s, m in zip(groups, found, ls, lm, strict=True):
-        step = half(d) * f(s)
-        codes.append(clamped((group + half(dmin) * f(m)) / step, 0, 15) if step != 0 else searched)
-    packed = [int(a) | int(b) << 4 for j in range(0, 8, 2) for a, b in zip(codes[j], codes[j + 1], strict=True)]
-    return half_bytes(d) + half_bytes(dmin) + six_bit_bytes(ls, lm) + packed
+    if w is None:
+        (d, ls), (dmin, lm) = by_maximum(scales, 63), by_maximum(minimums, 63)
+    else:
+        sums = [running_sum(group) for group in w.reshape(8, 32)]
+        (d, ls), (dmin, lm) = fit_positive(scales, sums, 63), fit_positive(minimums, sums, 63)
+    if w is None or levels == 31:
+        ls, lm = [min(63, s) for s in ls], [min(63, m) for m in lm]
+    packed = six_bit_bytes(ls, lm)
+    codes = [
+        recoded(group, half(dmin) * f(m), half(d) * f(s), levels, searched)
+        for group, (_, _, searched), s, m in zip(groups, found, *six_bits_of(packed), strict=True)
+    ]
+    return half_bytes(d) + half_bytes(dmin) + packed, codes
 
 
-def fit_scale(x, levels):
-    """make_qx_quants with rmse_type 1: scale and codes 0 to 2 * levels - 1 that approximate x symmetrically."""
-    size, most = largest(x)
-    if size < TINY:
-        return f(0), np.zeros(len(x), np.int64)
-    w = x * x
-
-    def sums(inverse):
-        codes = clamped(inverse * x, -levels, levels - 1)
-        c = codes.astype(f)
-        return codes, running_sum(w * x * c), running_sum(w * c * c)
-
-    codes, lx, ll = sums(f(-levels) / most)
-    scale = lx / ll if ll != 0 else f(0)
-    best = scale * lx
-    for step in [*range(-9, 0), *range(1, 10)]:
-        trial, lx, ll = sums(-(f(levels) + f(0.1) * f(step)) / most)
-        if ll > 0 and lx * lx > best * ll:
-            codes, scale = trial, lx / ll
-            best = scale * lx
-    return scale, codes + levels
+def low_halves(codes):
+    return [
+        int(a) & 15 | (int(b) & 15) << 4 for j in range(0, 8, 2) for a, b in zip(codes[j], codes[j + 1], strict=True)
+    ]
 
 
-def q6_k(x):
+def q4_k(x, w):
+    head, codes = q45_k(x, w, 15, -1, 20)
+    return head + low_halves(codes)
+
+
+def q5_k(x, w):
+    head, codes = q45_k(x, w, 31, -0.5, 15)
+    fifth = [sum((int(codes[j][k]) >> 4) << j for j in range(8)) for k in range(32)]
+    return head + fifth + low_halves(codes)
+
+
+def q6_k(x, w):
     groups = x.reshape(16, 16)
-    found = [fit_scale(group, 32) for group in groups]
+    found = [
+        fit_scale(group, 32, group * group if w is None else w.reshape(16, 16)[j]) for j, group in enumerate(groups)
+    ]
     size, most = largest([s for s, _ in found])
     if size < TINY:
         return [0] * 210
@@ -182,11 +231,63 @@ def q6_k(x):
     return low + high + [s & 255 for s in scales] + half_bytes(d)
 
 
-ENCODE = {"Q8_0": (32, q8_0), "Q4_0": (32, q4_0), "Q5_0": (32, q5_0), "Q4_K": (256, q4_k), "Q6_K": (256, q6_k)}
+def numbered(x, scale):
+    return nibble_pairs([best_index(v) for v in (f(1) / scale if scale else f(0)) * x])
 
 
-def encode(qtype, x):
-    """The bytes of x (float32, any multiple of the block size) as uint8 (blocks, bytes per block)."""
-    size, block = ENCODE[qtype]
+def iq4_nl(x, w):
+    d = fit_numbers(x, x * x if w is None else w)
+    return half_bytes(d) + numbered(x, d)
+
+
+def iq4_xs(x, w):
+    groups = x.reshape(8, 32)
+    scales = [fit_numbers(g, g * g if w is None else w.reshape(8, 32)[j]) for j, g in enumerate(groups)]
+    d = -largest(scales)[1] / f(32)
+    inverse = f(1) / d if d else f(0)
+    integers = [int(clamped(inverse * s, -32, 31)) for s in scales]
+    high = sum((s + 32 >> 4) << 2 * j for j, s in enumerate(integers))
+    low = [(integers[j] + 32) & 15 | ((integers[j + 1] + 32) & 15) << 4 for j in range(0, 8, 2)]
+    codes = [byte for g, s in zip(groups, integers, strict=True) for byte in numbered(g, d * f(s))]
+    return half_bytes(d) + list(high.to_bytes(2, "little")) + low + codes
+
+
+# qtype: weights of a block, its encoder, the variance in the weight of an error from a sum of squares and their number;
+# legacy types sum over the row, the others over the block
+ENCODE = {
+    "Q8_0": (32, q8_0, None),
+    "Q4_0": (32, q4_0, lambda square, n: square / f(n)),
+    "Q4_1": (32, q4_1, lambda square, n: square / f(n)),
+    "Q5_0": (32, q5_0, lambda square, n: square / f(n)),
+    "Q5_1": (32, q5_1, lambda square, n: square / f(n)),
+    "Q2_K": (256, q2_k, lambda square, n: square / f(n)),
+    "Q3_K": (256, q3_k, lambda square, n: f(2) * square / f(n)),
+    "Q4_K": (256, q4_k, lambda square, n: f(2) * square / f(n)),
+    "Q5_K": (256, q5_k, lambda square, n: f(2) * square / f(n)),
+    "Q6_K": (256, q6_k, None),
+    "IQ4_NL": (32, iq4_nl, lambda square, n: square * f(2 / n)),
+    "IQ4_XS": (256, iq4_xs, lambda square, n: square * f(2 / n)),
+}
+BY_ROW = ("Q4_0", "Q4_1", "Q5_0", "Q5_1")
+
+
+def weights(qtype, row, k, importance):
+    """What the errors of the block at k count: importance, times sqrt(variance + x * x) in most types."""
+    size, _, variance = ENCODE[qtype]
+    block, q = row[k : k + size], importance[k : k + size]
+    if variance is None:
+        return q
+    among = row if qtype in BY_ROW else block
+    return q * np.sqrt(variance(running_sum(among * among), len(among)) + block * block)
+
+
+def encode(qtype, x, importance=None):
+    """The bytes of x (float32 rows of whole blocks) as uint8 (blocks, bytes per block); importance is one row."""
+    size, block, _ = ENCODE[qtype]
+    out = []
     with np.errstate(all="ignore"):
-        return np.array([block(b) for b in np.asarray(x, f).reshape(-1, size)], np.uint8)
+        for row in np.asarray(x, f).reshape(-1, np.shape(x)[-1]):
+            for k in range(0, len(row), size):
+                w = None if importance is None else weights(qtype, row, k, importance)
+                out.append(block(row[k : k + size], w))
+    return np.array(out, np.uint8)

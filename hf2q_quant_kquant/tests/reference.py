@@ -17,14 +17,23 @@ import numpy as np
 RECORDED = Path(__file__).parent / "data" / "reference.json"
 LARGE = 1 << 21
 
-# qtype: weights per block, bytes per block, the peer's function
+# qtype: weights per block, bytes per block, where the float16 numbers of a block begin, the peer's function
 TYPES = {
-    "Q8_0": (32, 34, "quantize_q8_0"),
-    "Q4_0": (32, 18, "quantize_q4_0"),
-    "Q5_0": (32, 22, "quantize_q5_0"),
-    "Q4_K": (256, 144, "quantize_q4_K"),
-    "Q6_K": (256, 210, "quantize_q6_K"),
+    "Q8_0": (32, 34, (0,), "quantize_q8_0"),
+    "Q4_0": (32, 18, (0,), "quantize_q4_0"),
+    "Q4_1": (32, 20, (0, 2), "quantize_q4_1"),
+    "Q5_0": (32, 22, (0,), "quantize_q5_0"),
+    "Q5_1": (32, 24, (0, 2), "quantize_q5_1"),
+    "Q2_K": (256, 84, (80, 82), "quantize_q2_K"),
+    "Q3_K": (256, 110, (108,), "quantize_q3_K"),
+    "Q4_K": (256, 144, (0, 2), "quantize_q4_K"),
+    "Q5_K": (256, 176, (0, 2), "quantize_q5_K"),
+    "Q6_K": (256, 210, (208,), "quantize_q6_K"),
+    "IQ4_NL": (32, 18, (0,), "quantize_iq4_nl"),
+    "IQ4_XS": (256, 136, (0,), "quantize_iq4_xs"),
 }
+COLUMNS = 4096
+"""Of the large inputs."""
 
 
 def bell(seed, n):
@@ -53,9 +62,23 @@ def inputs():
     }
 
 
+def importance(seed, n):
+    """n float32 as an importance matrix has them: positive, over four orders of magnitude, one in sixteen zero."""
+    raw = np.random.PCG64(seed).random_raw(n)
+    size = np.ldexp(
+        1 + (raw & np.uint64(0xFFFF)).astype(np.float64), -(raw >> np.uint64(16) & np.uint64(15)).astype(int)
+    )
+    return np.where(raw >> np.uint64(60) == 0, 0, size).astype(np.float32)
+
+
 def golden_input():
     """256 small exact numbers: a block that can be followed by hand."""
     return ((np.arange(256) * 37 % 101 - 50) / 64).astype(np.float32)
+
+
+def golden_importance():
+    """256 more."""
+    return (np.arange(256) * 29 % 17 / 8).astype(np.float32)
 
 
 def adversarial(seed=0):
@@ -107,18 +130,47 @@ def adversarial(seed=0):
     return {name: np.where(np.isfinite(x), x, np.float32(0)) for name, x in arrays.items()}
 
 
+def importances(columns, seed=0):
+    """Name to float32 (columns,): importance on which sums vanish, and such as no activations give."""
+    r = np.random.default_rng(seed)
+    usual = r.random(columns) ** 4 + 1e-3
+    cases = {
+        "usual": usual,
+        "ones": np.ones(columns),
+        "zeros among others": np.where(r.random(columns) < 0.3, 0, usual),
+        "zero blocks": usual * np.repeat(r.random(columns // 32) < 0.5, 32),
+        "zero": np.zeros(columns),
+        "one column": np.where(np.arange(columns) % 256 == 77, 1, 0),
+        "many magnitudes": 10.0 ** r.uniform(-12, 6, columns),
+        "denormal": usual * 1e-40,
+        "large": usual * 1e30,
+    }
+    return {name: q.astype(np.float32) for name, q in cases.items()}
+
+
+def finite(qtype, data):
+    """Which blocks of uint8 (blocks, bytes per block) have finite scales; the reference's users refuse the others."""
+    halves = [np.ascontiguousarray(data[:, at : at + 2]).view(np.float16)[:, 0] for at in TYPES[qtype][2]]
+    return np.isfinite(halves).all(0)
+
+
 def peer_encoder(path):
-    """encode(qtype, x) -> uint8 (blocks, bytes per block) by llama.cpp's ggml-base library at `path`."""
+    """encode(qtype, x, importance=None) -> uint8 (blocks, bytes per block) by llama.cpp's ggml-base library at `path`.
+
+    x: float32 (rows, columns) or (columns,).
+    """
     library = ctypes.CDLL(str(path))
 
-    def encode(qtype, x):
-        size, bytes_, name = TYPES[qtype]
-        x = np.ascontiguousarray(x, np.float32).reshape(-1)
+    def encode(qtype, x, importance=None):
+        size, bytes_, _, name = TYPES[qtype]
+        x = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
         out = np.zeros((x.size // size, bytes_), np.uint8)
         function = getattr(library, name)
         function.restype = ctypes.c_size_t
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-        assert function(x.ctypes.data, out.ctypes.data, 1, x.size, None) == out.nbytes
+        weights = None if importance is None else np.ascontiguousarray(importance, np.float32)
+        address = None if weights is None else weights.ctypes.data
+        assert function(x.ctypes.data, out.ctypes.data, *x.shape, address) == out.nbytes
         return out
 
     return encode
@@ -130,12 +182,18 @@ def digest(data):
 
 def record(path):
     encode = peer_encoder(path)
-    large = inputs()
-    recorded = {"inputs": {name: digest(x) for name, x in large.items()}, "types": {}}
+    large = {name: x.reshape(-1, COLUMNS) for name, x in inputs().items()}
+    weights = importance(5, COLUMNS)
+    recorded = {
+        "inputs": {name: digest(x) for name, x in large.items()} | {"importance": digest(weights)},
+        "types": {},
+    }
     for qtype in TYPES:
         recorded["types"][qtype] = {
             "golden": encode(qtype, golden_input()).tobytes().hex(),
+            "golden with importance": encode(qtype, golden_input(), golden_importance()).tobytes().hex(),
             "sha256": {name: digest(encode(qtype, x)) for name, x in large.items()},
+            "sha256 with importance": {name: digest(encode(qtype, x, weights)) for name, x in large.items()},
         }
     RECORDED.write_text(json.dumps(recorded, indent=2) + "\n")
 

@@ -93,7 +93,7 @@ def claim(
     used: set[str] = set()
     claimed, missing = [], []
     for spec in specs:
-        found = next((i for i, names in enumerate(spec.inputs) if all(name in own_name for name in names)), None)
+        found = next((i for i, names in enumerate(spec.inputs) if names and own_name.keys() >= set(names)), None)
         if found is not None:
             used.update(spec.inputs[found])
             own = tuple(own_name[name] for name in spec.inputs[found])

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PARALLEL_FROM = 1 << 21
 """Weights below which threads cost more than they save."""
+LARGE = 65504.0
+"""The largest float16: blocks keep their scales in one, which smaller weights cannot overflow."""
 
 
 def thread_count(threads: int | None = None) -> int:
@@ -86,8 +88,9 @@ class QuantCodec(Record, frozen=True, kw_only=True):
 
         Shapes: x float32 (rows, columns); importance float32 (columns,), a mean squared activation for each column;
             result uint8 (rows, `row_bytes(columns)`). The bytes do not depend on `threads` (default `thread_count`).
-        Errors: EncodeError for another dtype or number of dimensions, a bad width, NaN or infinity; `name` and
-            `first_row` (the index of x[0] in the whole tensor) are used in its message.
+        Errors: EncodeError for another dtype or number of dimensions, a bad width, NaN or infinity, and weights so
+            large that the type cannot hold them; `name` and `first_row` (the index of x[0] in the whole tensor) are
+            used in its message.
         """
         import numpy as np
 
@@ -110,17 +113,36 @@ class QuantCodec(Record, frozen=True, kw_only=True):
 
         def run(start: int, stop: int) -> None:
             part = x[start:stop]
-            check_finite(part, self.name, what, first_row + start)
+            largest = check_finite(part, self.name, what, first_row + start)
             kernel(part, out[start:stop], importance)
+            if largest > LARGE:
+                self._check_held(part, out[start:stop], what, first_row + start)
 
         # a single long row is cut into blocks: without importance every codec is pure for each block
         if rows == 1 and importance is None and columns >= 2 * PARALLEL_FROM:
-            check_finite(x, self.name, what, first_row)
+            largest = check_finite(x, self.name, what, first_row)
             pieces, outs = x.reshape(-1, self.block_size), out.reshape(-1, self.type_size)
             _in_parts(lambda a, b: kernel(pieces[a:b], outs[a:b], None), len(pieces), x.size, threads)
+            if largest > LARGE:
+                self._check_held(x, out, what, first_row)
         else:
             _in_parts(run, rows, x.size, threads)
         return out
+
+    def _check_held(self, x: Float32, out: Bytes, what: str, first_row: int) -> None:
+        """Raise EncodeError when a block's scale overflowed, so that `out` would be read as infinite or NaN."""
+        import numpy as np
+
+        lost = ~np.isfinite(self.decode(out, threads=1)).all(axis=1)
+        if not lost.any():
+            return
+        row = int(lost.argmax())
+        column = int(np.abs(x[row]).argmax())
+        where = f"at row {first_row + row}, column {column}"
+        raise EncodeError(
+            f"{what} holds {x[row, column]:.6g} {where}; {self.name} cannot hold that",
+            hint="choose a type with a wider range for this tensor, e.g. BF16 or F32",
+        )
 
     def decode(self, data: Bytes, *, threads: int | None = None) -> Float32:
         """Decode rows: uint8 (rows, bytes) -> float32 (rows, columns).
@@ -142,13 +164,16 @@ class QuantCodec(Record, frozen=True, kw_only=True):
         return out
 
 
-def check_finite(x: Float32, codec: str, what: str, first_row: int) -> None:
-    """Raise EncodeError naming the first NaN or infinity of x (rows, columns)."""
+def check_finite(x: Float32, codec: str, what: str, first_row: int) -> float:
+    """The largest magnitude in x (rows, columns). Errors: EncodeError naming the first NaN or infinity."""
     import numpy as np
 
+    if x.size == 0:
+        return 0.0
     # extremes carry NaN and infinity, and cost two vectorised passes without a temporary
-    if x.size == 0 or (np.isfinite(x.min()) and np.isfinite(x.max())):
-        return
+    low, high = float(x.min()), float(x.max())
+    if np.isfinite(low) and np.isfinite(high):
+        return max(-low, high)
     row, column = (int(index) for index in np.argwhere(~np.isfinite(x))[0])
     raise EncodeError(
         f"{what} holds {x[row, column]} at row {first_row + row}, column {column}; {codec} encodes finite values only",

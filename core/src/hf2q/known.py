@@ -28,7 +28,7 @@ HF_ARCHITECTURES = _table(
     {
         "hf2q-arch-qwen35": "Qwen3_5ForConditionalGeneration Qwen3_5ForCausalLM Qwen3_5MoeForConditionalGeneration "
         "Qwen3_5MoeForCausalLM",
-        "hf2q-arch-gemma4": "Gemma4ForConditionalGeneration Gemma4ForCausalLM",
+        "hf2q-arch-gemma4": "Gemma4ForConditionalGeneration Gemma4ForCausalLM Gemma4UnifiedForConditionalGeneration",
         "hf2q-arch-deepseek4": "DeepseekV4ForCausalLM",
         "hf2q-arch-qwen3vl": "Qwen3VLForConditionalGeneration",
         "hf2q-arch-bert": "BertModel NomicBertModel",
@@ -36,8 +36,18 @@ HF_ARCHITECTURES = _table(
 )
 """Class in config.json -> distribution."""
 
-CODECS = _table({"hf2q-quant-kquant": "Q4_0 Q5_0 Q8_0 Q4_K Q6_K"})
+CODECS = _table(
+    {
+        "hf2q-quant-kquant": "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ3_XXS IQ4_NL IQ3_S IQ2_S IQ4_XS "
+        "TQ1_0 TQ2_0 MXFP4"
+    }
+)
 """qtype -> distribution."""
 
-RECIPES = _table({"hf2q-quant-kquant": "q8_0 q4_0 q4_k_m q6_k"})
-"""recipe -> distribution."""
+RECIPES = _table(
+    {
+        "hf2q-quant-kquant": "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q2_k_s q3_k q3_k_s q3_k_m q3_k_l q4_k q4_k_s q4_k_m q5_k "
+        "q5_k_s q5_k_m q6_k iq4_nl iq4_xs iq3_xxs iq3_xs iq3_s iq3_m iq2_s iq2_m"
+    }
+)
+"""recipe, also by an alias -> distribution."""

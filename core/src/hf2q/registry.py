@@ -76,8 +76,9 @@ class Registry(Generic[T]):
     def clash(self, name: str) -> DuplicateNameError:
         """The error for a name that several distributions provide."""
         providers = self.clashes[name]
+        who = " and ".join(providers) if len(providers) > 1 else f"two plugins of {providers[0]}"
         return DuplicateNameError(
-            f"{self.kind} {name!r} is provided by {' and '.join(providers)}; neither is used",
+            f"{self.kind} {name!r} is provided by {who}; neither is used",
             hint=f"disable one of them: HF2Q_DISABLE_PLUGINS={providers[-1]}, or pip uninstall it",
         )
 

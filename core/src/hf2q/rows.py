@@ -86,7 +86,8 @@ def gather_rows(rows: Rows, index: Index) -> Rows:
 
 def take_rows(rows: Rows, index: Index, shape: Shape) -> Rows:
     """Row k of the result is row index[k], seen with `shape`. Consecutive indices are read together."""
-    if len(index) != prod(shape[:-1]) or rows.shape[-1] != shape[-1] or (len(index) and index.max() >= n_rows(rows)):
+    fits = len(index) == prod(shape[:-1]) and rows.shape[-1] == shape[-1]
+    if not fits or (len(index) and not 0 <= index.min() <= index.max() < n_rows(rows)):
         raise TensorMismatchError(f"cannot take {len(index)} rows of a tensor of shape {rows.shape} as one of {shape}")
 
     def read(start: int, stop: int) -> Float32:
@@ -94,7 +95,7 @@ def take_rows(rows: Rows, index: Index, shape: Shape) -> Rows:
         out = np.empty((len(wanted), rows.shape[-1]), np.float32)
         breaks = np.flatnonzero(np.diff(wanted) != 1) + 1
         at = 0
-        for end in (*breaks.tolist(), len(wanted)):
+        for end in (*breaks.tolist(), len(wanted)) if len(wanted) else ():
             out[at:end] = rows.read(int(wanted[at]), int(wanted[at]) + end - at)
             at = end
         return out

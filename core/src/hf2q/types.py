@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import msgspec
@@ -379,12 +380,38 @@ class ModelFacts(Record, frozen=True, kw_only=True):
     n_expert: int = 0
 
 
+class PolicyOptions(Record, frozen=True, kw_only=True):
+    """What a user asks of a recipe besides its name; by default nothing. Types are spelled as in ggml (``Q4_K``).
+
+    pure                  every tensor that is quantized gets the recipe's default type
+    output_tensor_type    type of output.weight, and of token embeddings that stand in for it
+    token_embedding_type  type of the token embeddings
+    tensor_types          (pattern, type): a tensor whose name matches gets the type, by the first pattern that does.
+                          Regular expressions, folded to lower case and searched for anywhere in the name
+    leave_output_tensor   output.weight keeps the type it has
+    has_imatrix           importance is known, for at least one tensor
+
+    In which order they count: `hf2q.policy.walk`.
+    """
+
+    pure: bool = False
+    output_tensor_type: str | None = None
+    token_embedding_type: str | None = None
+    tensor_types: tuple[tuple[str, str], ...] = ()
+    leave_output_tensor: bool = False
+    has_imatrix: bool = False
+
+
 class TypeChoice(Record, frozen=True, kw_only=True):
-    """The type chosen for one tensor, by which rule, and from what it fell back because of its shape."""
+    """The type chosen for one tensor, by which rule, and from what it fell back because of its shape.
+
+    `needs_importance`: encoded without knowing the importance of its columns, the tensor would be ruined.
+    """
 
     qtype: str
     reason: str
     fallback_from: str | None = None
+    needs_importance: bool = False
 
 
 class Recipe(Record, frozen=True, kw_only=True):
@@ -393,7 +420,8 @@ class Recipe(Record, frozen=True, kw_only=True):
     name      what ``--quant`` takes (``q4_k_m``)
     ftype     value of ``general.file_type``
     default   qtype that most tensors get
-    policy    ``"module:function"``: (recipe, tensors in file order, facts) -> a `TypeChoice` for each, in order
+    policy    ``"module:function"``: (recipe, tensors in file order, facts, options) -> a `TypeChoice` for each, in
+              order. What all policies share is in `hf2q.policy`; an option it cannot honour it refuses (UsageError)
     quantizes whether the output is what llama-quantize writes (its tensor order, its keys at the end) or what the
               converter writes
     aliases   other spellings of the name
@@ -406,10 +434,12 @@ class Recipe(Record, frozen=True, kw_only=True):
     quantizes: bool
     aliases: tuple[str, ...] = ()
 
-    def choose(self, tensors: Sequence[TensorChoiceInput], facts: ModelFacts) -> tuple[TypeChoice, ...]:
+    def choose(
+        self, tensors: Sequence[TensorChoiceInput], facts: ModelFacts, options: PolicyOptions | None = None
+    ) -> tuple[TypeChoice, ...]:
         """Run the policy over all tensors of a file."""
         policy = cast("Callable[..., Iterable[TypeChoice]]", resolve(self.policy))
-        choices = tuple(policy(self, tensors, facts))
+        choices = tuple(policy(self, tensors, facts, options or PolicyOptions()))
         if len(choices) != len(tensors):
             raise ContractError(f"recipe {self.name!r} chose {len(choices)} types for {len(tensors)} tensors")
         return choices
@@ -433,6 +463,11 @@ class TensorPlan(Record, frozen=True, kw_only=True):
     transform: str = ""
     fallback_from: str | None = None
 
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return prod(self.shape)
+
 
 class Plan(Record, frozen=True, kw_only=True):
     """Everything about an output file except the weights: computed from headers alone."""
@@ -452,13 +487,7 @@ class Plan(Record, frozen=True, kw_only=True):
     @property
     def parameters(self) -> int:
         """Number of weights."""
-        total = 0
-        for tensor in self.tensors:
-            count = 1
-            for size in tensor.shape:
-                count *= size
-            total += count
-        return total
+        return sum(tensor.parameters for tensor in self.tensors)
 
 
 class Writer(Protocol):

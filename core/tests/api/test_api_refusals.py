@@ -52,6 +52,7 @@ FIELDS = [
     ("messages", part(type="input_audio", input_audio={}), "messages[0].content[0].type", "unsupported_value"),
     ("messages", part(type="refusal", refusal="no"), "messages[0].content[0].type", "unsupported_value"),
     ("messages", message(contents="x"), "messages[0].contents", "unknown_parameter"),
+    ("messages", message(**{"a\nb": "x"}), "messages[0].a\nb", "unknown_parameter"),
     ("messages", message(name="bob"), "messages[0].name", "unsupported_value"),
     ("messages", message(tool_calls=[{"id": "x"}]), "messages[0].tool_calls", "unsupported_value"),
     ("messages", message(tool_call_id="x"), "messages[0].tool_call_id", "unsupported_value"),
@@ -92,9 +93,12 @@ FIELDS = [
     ("frequency_penalty", 2.5, "frequency_penalty", "invalid_value"),
     ("presence_penalty", "1", "presence_penalty", "invalid_value"),
     ("repetition_penalty", 0, "repetition_penalty", "invalid_value"),
+    ("repetition_penalty", 1e-50, "repetition_penalty", "invalid_value"),
+    ("repetition_penalty", 1e39, "repetition_penalty", "invalid_value"),
     ("logit_bias", {"5": 101}, "logit_bias", "invalid_value"),
     ("logit_bias", {"five": 1}, "logit_bias", "invalid_value"),
     ("logit_bias", {"-5": 1}, "logit_bias", "invalid_value"),
+    ("logit_bias", {"05": 1}, "logit_bias", "invalid_value"),
     ("logit_bias", {"99999": 1}, "logit_bias", None),
     ("logit_bias", [5], "logit_bias", "invalid_value"),
     ("chat_template_kwargs", 5, "chat_template_kwargs", "invalid_value"),
@@ -183,6 +187,53 @@ def test_number_out_of_range_is_named(site):
     body = json.dumps(OK)[:-1].encode() + b', "temperature": 1e999}'
     found = site.json("POST", CHAT, body, ["content-type: application/json"])
     check(site, found, 400, "temperature", "invalid_value")
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"9" * 5000, b"[" * 5000 + b"]" * 5000, b'"\\ud800"'])
+@pytest.mark.parametrize("field", ["n", "tools", "response_format"])
+def test_refused_fields_may_hold_anything(site, field, value):
+    body = json.dumps(OK)[:-1].encode() + b', "' + field.encode() + b'": ' + value + b"}"
+    found = site.json("POST", CHAT, body, ["content-type: application/json"])
+    message = found[2]["error"]["message"]
+    assert (found[0], len(message) < 200) == (400, True), message
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": LONG},
+        {"tools": LONG},
+        {LONG: 1},
+        {"messages": [{"role": LONG, "content": "x"}]},
+        {"messages": [{"role": "user", "content": "x", LONG: 1}]},
+        {"messages": [{"role": "user", "content": [{"type": LONG}]}]},
+        {"chat_template_kwargs": {LONG: 1}},
+        {"chat_template_kwargs": {"enable_thinking": LONG}},
+        {"logit_bias": {LONG: 1}},
+    ],
+    ids=lambda fields: next(iter(fields))[:20],
+)
+def test_refusals_do_not_repeat_what_is_long(site, fields, caplog):
+    with caplog.at_level("INFO", logger="hf2q.serve.api"):
+        response = site.raw("POST", CHAT, OK | fields)
+    assert response.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 404 "))
+    assert len(response) < 2500
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("hf2q.serve.api")]
+    assert len(line) < 1500
+
+
+def test_what_a_client_sends_cannot_write_lines_into_the_log(site, caplog):
+    evil = "x\nE hf2q: all is lost\x1b[2J"
+    with caplog.at_level("INFO", logger="hf2q.serve.api"):
+        site.json("POST", CHAT, OK | {"messages": message(**{evil: 1})})
+        site.json("POST", CHAT, OK | {evil: 1})
+        site.json("GET", "/x%0aE%20hf2q:%20all%20is%20lost%1b[2J")
+    lines = [record.getMessage() for record in caplog.records if "all is lost" in record.getMessage()]
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])

@@ -81,6 +81,27 @@ def test_no_route(site, method, path, status, allow):
         assert allow in re.split(", *", headers["allow"])
 
 
+@pytest.mark.parametrize(
+    "path", ["/health", "/readyz", "/v1/models", "/v1/models/scripted", "/v1/models/x", "/nothing"]
+)
+def test_head_is_get_without_a_body(site, path):
+    get, head = (site.raw(method, path).partition(b"\r\n\r\n") for method in ("GET", "HEAD"))
+    assert head[2] == b""
+    status, headers, _ = site.parsed(head[0] + b"\r\n\r\n")
+    wanted, others, _ = site.parsed(get[0] + b"\r\n\r\n")
+    changing = {"date": "", "x-request-id": ""} | ({"content-length": ""} if path == "/health" else {})  # its uptime
+    assert (status, headers | changing) == (wanted, others | changing)
+    assert int(headers["content-length"]) > 0
+
+
+def test_head_where_there_is_no_get(site):
+    response = site.raw("HEAD", "/v1/chat/completions")
+    assert response.startswith(b"HTTP/1.1 405 ")
+    assert response.endswith(b"\r\n\r\n")
+    assert "HEAD" in site.parsed(site.raw("POST", "/health"))[1]["allow"]
+    assert "HEAD" not in site.parsed(response)[1]["allow"]
+
+
 def test_request_id_is_made_or_kept(site):
     made = [site.json("GET", "/health")[1]["x-request-id"] for _ in range(2)]
     assert made[0] != made[1]

@@ -1,8 +1,11 @@
 """How a request is sampled: its own fields, else what the model file recommends, else temperature 1."""
 
+import os
+from pathlib import Path
+
 import pytest
 
-from hf2q.serve.api.service import Service, model_defaults
+from hf2q.serve.api.service import Service, model_defaults, served_name
 from hf2q.serve.sampling import SamplingParams
 
 CHAT = "/v1/chat/completions"
@@ -76,6 +79,26 @@ def test_recommendations_that_make_no_sense_are_left_out(caplog, key, value):
     assert len(found) == len(RECOMMENDED) - 1
     assert key in caplog.text
     assert Service("x").defaults == {"temperature": 1.0}
+
+
+def test_recommendations_that_are_not_available_are_named(caplog):
+    assert len(model_defaults(RECOMMENDED | {"general.sampling.mirostat": 2})) == len(RECOMMENDED)
+    assert "general.sampling.mirostat" in caplog.text
+    assert "general.sampling.temp" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "served"),
+    [
+        ("m-Q4_K_M.gguf", "m-Q4_K_M"),
+        ("odd name%2F.gguf", "odd name%2F"),
+        ("m.bin", "m.bin"),
+        (".gguf", ".gguf"),
+        (os.fsdecode(b"\xff.gguf"), "?"),  # not text, and so in no JSON
+    ],
+)
+def test_a_model_is_served_under_the_name_of_its_file(name, served):
+    assert served_name(Path("dir") / name) == served
 
 
 def test_markers_that_are_control_tokens_are_not_skipped(running, monkeypatch):

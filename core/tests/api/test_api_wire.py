@@ -1,7 +1,9 @@
 """What goes over the socket: framing, pings, failures in mid-stream, clients that leave, queues that are full."""
 
 import json
+import socket
 import threading
+import time
 from contextlib import contextmanager
 
 from hf2q.serve.api.settings import ApiSettings
@@ -103,14 +105,14 @@ def test_unary_shape(site):
 
 def test_connection_is_kept_after_a_unary_answer(site):
     with site.connect("POST", CHAT, site.user("one")) as sock:
-        assert b'"one"' in read_until(sock, b'"object":"chat.completion"}')
+        assert b'"one"' in read_until(sock, b"}}}")
         body = json.dumps(site.user("two")).encode()
         sock.sendall(
             f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\n\r\n".encode()
             + body
         )
-        assert b'"two"' in read_until(sock, b'"object":"chat.completion"}')
+        assert b'"two"' in read_until(sock, b"}}}")
 
 
 def test_pings_while_nothing_comes(running):
@@ -142,6 +144,29 @@ def test_failure_in_mid_stream(running):
         assert "device lost" in found["error"]["message"]
         assert b"[DONE]" not in rest
         assert b"event:" not in rest
+
+
+def test_a_stream_that_fails_is_logged_under_its_request_id(running, caplog):
+    with (
+        gated(running) as (site, gate),
+        site.connect("POST", CHAT, site.user("a", stream=True), ["x-request-id: mine"]) as s,
+    ):
+        gate.fault = RuntimeError("device lost")
+        gate.release(1)
+        read_until(s, b"0\r\n\r\n")
+        (record,) = [record for record in caplog.records if record.name == "hf2q.serve.api.errors"]
+        assert record.getMessage().startswith("request mine: 500, the engine failed")
+        assert record.exc_info
+
+
+def test_client_that_leaves_before_its_body_is_complete(running, caplog):
+    with running() as site, caplog.at_level("INFO"):
+        with socket.create_connection(site.address, timeout=30) as sock:
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{{"
+            sock.sendall(head.encode())
+            time.sleep(0.05)
+        assert site.json("POST", CHAT, site.user("next"))[0] == 200
+        assert not [record for record in caplog.records if record.name.startswith("hf2q.serve.api")]
 
 
 def test_client_that_leaves_a_stream(running):
@@ -194,7 +219,7 @@ def test_full_queue(running):
             assert b'"content":"b"' in read_until(second, b"chat.completion")
 
 
-def test_server_that_stops_says_so_to_those_who_wait(running):
+def test_server_that_stops_says_so_to_those_who_wait(running, caplog):
     with gated(running) as (site, gate):
         with site.connect("POST", CHAT, site.user("abc", stream=True)) as streaming:
             gate.release(1)
@@ -208,6 +233,7 @@ def test_server_that_stops_says_so_to_those_who_wait(running):
                 assert b"[DONE]" not in rest
                 status, _, body = site.parsed(b"".join(iter(lambda: waiting.recv(65536), b"")))
         assert (status, body["error"]["code"]) == (503, "shutting_down")
+        assert not [record for record in caplog.records if record.exc_info]  # it is no failure
 
 
 def test_slow_reader_does_not_hold_up_others(site):

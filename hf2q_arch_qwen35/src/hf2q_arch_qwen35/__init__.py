@@ -1,7 +1,9 @@
 """Qwen 3.5, 3.6 and 3.8 for hf2q: GGUF archs ``qwen35`` and ``qwen35moe``.
 
-families    names            checkpoint  config.json → sizes       keys   GGUF → sizes      hparams  the sizes
-catalog     every tensor     transforms  how tensors are changed   graph  forward pass      tokenizer  pre-tokenizer
+    families     names of the family          hparams     the sizes of one model
+    checkpoint   config.json → sizes          keys        GGUF metadata → sizes
+    catalog      every tensor                 transforms  how tensors are changed (exponential: one of them)
+    tokenizer    its pre-tokenizer            graph       forward pass
 
 This module yields records only; the modules they name are imported when used.
 """

@@ -29,6 +29,8 @@ IGNORED: Mapping[str, str] = {
     "router_aux_loss_coef": "training only",
     "mamba_ssm_dtype": "precision of the recurrent state at run time; runtimes keep it in float32",
     "unsloth_fixed_mtp": "provenance",
+    "sliding_window": "counts only with use_sliding_window, which is refused",
+    "max_window_layers": "counts only with use_sliding_window, which is refused",
     "mtp_num_hidden_layers": "read unless MTP is left out",
     "mtp_use_dedicated_embeddings": "read unless MTP is left out",
 }
@@ -59,7 +61,9 @@ def read_config(config: Mapping[str, Any], names: Sequence[str], *, mtp: bool) -
         "head_dim": head_dim,
         "rms_eps": c.number("rms_norm_eps", 1e-6),
         "recurrent": recurrent + (False,) * n_mtp,
-        "full_attention_interval": interval,
+        # transformers forgets the interval when it derives layer_types from it, and the converter then writes 4;
+        # the kinds of all blocks are written too, and loaders go by those
+        "full_attention_interval": interval if c.raw("layer_types") is not None else 4,
         "conv_kernel": c.size("linear_conv_kernel_dim", 4),
         "d_k": c.size("linear_key_head_dim", 128),
         "d_v": c.size("linear_value_head_dim", 128),
@@ -167,8 +171,9 @@ def _rope(c: Config, arch: str, head_dim: int) -> dict[str, Any]:
 
 def _rope_scaling(section: Config, arch: str) -> tuple[MetadataField, ...]:
     key = "rope_type" if "rope_type" in section else "type"
-    kind = section.expect(key, ("default", "linear", "yarn"), "no other RoPE is known for this family")
-    if kind in (None, "default"):
+    # mrope is an older word for what this family always does
+    kind = section.expect(key, ("default", "mrope", "linear", "yarn"), "no other RoPE is known for this family")
+    if kind in (None, "default", "mrope"):
         return ()
     prefix = f"{arch}.rope.scaling"
     fields = [

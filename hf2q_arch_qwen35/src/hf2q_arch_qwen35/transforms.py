@@ -18,8 +18,10 @@ import numpy as np
 
 from hf2q import rows
 from hf2q.errors import TensorMismatchError
+from hf2q.formats.floats import f16_to_f32, f32_to_f16
 from hf2q.rows import Index
 from hf2q.types import HParams, Rows, TensorSpec
+from hf2q_arch_qwen35.exponential import exp
 
 if TYPE_CHECKING:
     from hf2q.types import Float32
@@ -58,8 +60,7 @@ def ssm_alpha(inputs: Sequence[Rows], spec: TensorSpec, hparams: HParams) -> Row
 
 def ssm_a(inputs: Sequence[Rows], spec: TensorSpec, hparams: HParams) -> Rows:
     """-exp(A_log) of each value head, tiled."""
-    # through float64, whose exp rounded to float32 is the nearest value on every machine
-    return _arithmetic(ssm_dt(inputs, spec, hparams), lambda x: -np.exp(x.astype(np.float64)).astype(np.float32))
+    return _arithmetic(ssm_dt(inputs, spec, hparams), lambda x: -exp(x))
 
 
 def ssm_dt(inputs: Sequence[Rows], spec: TensorSpec, hparams: HParams) -> Rows:
@@ -173,4 +174,4 @@ def _arithmetic(source: Rows, function: Callable[[Float32], Float32]) -> Rows:
     """`function` of each value, rounded to float16 when the checkpoint is float16."""
     if source.dtype != "F16":
         return rows.elementwise(source, function)
-    return rows.elementwise(source, lambda x: function(x).astype(np.float16).astype(np.float32))
+    return rows.elementwise(source, lambda x: f16_to_f32(f32_to_f16(function(x))))

@@ -1,5 +1,4 @@
-"""Parts that several kernels share: rounding by the reference's trick, the largest magnitude with its sign, and the
-six-bit scales and minimums of Q4_K.
+"""Parts that several kernels share: rounding by the reference's trick, and the scales of the legacy types.
 
 The bytes of every encoder here equal those of ggml's reference as compiled for x86-64 without fused multiply-add
 (llama.cpp, ggml/src/ggml-quants.c), which fixes the order of every float operation. The reference works on one block
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hf2q.errors import EncodeError
-from hf2q.simd import F32, I32, WIDE, Vector, as_int, inline, load_u8, where
+from hf2q.simd import F32, I32, WIDE, Vector, inline, where
 
 F, I = F32(WIDE), I32(WIDE)  # noqa: E741  (beside F, no reader takes I for a one)
 """What search passes compute with: one block per lane."""
@@ -51,23 +50,18 @@ def largest_over(x: Vector, divisor: int) -> tuple[Vector, Vector, Vector]:
 
 
 @inline
-def six_bits(v: Vector) -> Vector:
-    """Nearest integer, wrapped to a byte as the reference stores it, at most 63."""
-    return min((as_int(v + MAGIC) - 0x4B400000) & 255, 63)
+def span_over(x: Vector, top: int) -> tuple[Vector, Vector, Vector, Vector]:
+    """Of blocks of 32: the scale d (highest minus lowest, over `top`), its inverse, the lowest, a mask for the codes.
 
-
-# The 12 bytes of six-bit numbers, s = scales, m = minimums of sub-blocks 0 to 7 (get_scale_min_k4 of ggml-quants.c):
-#   byte j, j < 4:      s[j] in bits 0-5, the high two bits of s[j + 4] in bits 6-7
-#   byte 4 + j:         m[j] in bits 0-5, the high two bits of m[j + 4] in bits 6-7
-#   byte 8 + j:         the low four bits of s[j + 4] in bits 0-3, those of m[j + 4] in bits 4-7
-QUAD = I32(4)
-
-
-@inline
-def unpack_six_bits(data: npt.NDArray[np.uint8], at: int) -> tuple[Vector, Vector, Vector, Vector]:
-    """Scales 0 to 3, scales 4 to 7, minimums 0 to 3, minimums 4 to 7 from the 12 bytes at `at`."""
-    a, b, c = load_u8(QUAD, data, at), load_u8(QUAD, data, at + 4), load_u8(QUAD, data, at + 8)
-    return a & 63, c & 15 | a >> 6 << 4, b & 63, c >> 4 | b >> 6 << 4
+    Inverse and mask are zero where either scale or inverse overflows, as in `largest_over`.
+    """
+    low = high = x[0]
+    for k in range(1, 32):
+        low, high = min(low, x[k]), max(high, x[k])
+    d = (high - low) / top
+    inverse = where(d == 0, 0, 1 / d)
+    usable = (inverse <= LARGEST) & (d <= LARGEST)
+    return d, where(usable, inverse, 0), low, where(usable, I(255), 0)
 
 
 def no_importance(qtype: str, importance: npt.NDArray[np.float32] | None) -> None:

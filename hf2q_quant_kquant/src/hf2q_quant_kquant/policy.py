@@ -1,189 +1,135 @@
-"""Which type each tensor of a file gets: the file-level policy of llama-quantize.
+"""The policy of the standard recipes: one walk over a file, counting as llama-quantize counts.
 
-`policy` is what the standard recipes name. It walks the tensors in file order, since the "more bits" schedule counts
-attention-value and ffn_down tensors as they come.
+What is the same for all recipes (what is quantized at all, options, shapes) is in `hf2q.policy`; what the mixes say is
+in `mixes`. Here is what lies between: where in the model a tensor is, and the few rules about whole models.
 
-Source: llama.cpp src/llama-quant.cpp, `tensor_allows_quantization`, `tensor_get_category`,
-`llama_tensor_get_type_impl`, `tensor_type_fallback`.
+Source: llama.cpp, src/llama-quant.cpp, `llama_tensor_get_type_impl` and `init_quantize_state_counters`;
+src/models/{llama,qwen2,deci,olmo,jais2}.cpp (what counts as a 70B model).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
-from hf2q.errors import EncodeError
-from hf2q.formats.ggml_types import GGML_TYPES
-from hf2q.types import ModelFacts, Recipe, Shape, TensorChoiceInput, TypeChoice
+from hf2q.errors import TensorMismatchError
+from hf2q.policy import Role, choose_types, fits, role_of
+from hf2q.types import ModelFacts, PolicyOptions, Recipe, TensorChoiceInput, TypeChoice
+from hf2q_quant_kquant.mixes import FALCON, MIXES, SMALLEST, Case, Place
 
-KEPT = (
-    "_norm.weight",
-    "ffn_gate_inp.weight",
-    "ffn_gate_tid2eid.weight",
-    "altup",
-    "laurel",
-    "per_layer_model_proj",
-    "ssm_conv1d",
-    "shortconv.conv.weight",
-    "indexer.k_proj.weight",
-    "indexer.q_proj.weight",
-    "time_mix_first.weight",
-    "time_mix_w0.weight",
-    "time_mix_w1.weight",
-    "time_mix_w2.weight",
-    "time_mix_v0.weight",
-    "time_mix_v1.weight",
-    "time_mix_v2.weight",
-    "time_mix_a0.weight",
-    "time_mix_a1.weight",
-    "time_mix_a2.weight",
-    "time_mix_g1.weight",
-    "time_mix_g2.weight",
-    "time_mix_decay_w1.weight",
-    "time_mix_decay_w2.weight",
-    "time_mix_lerp_fused.weight",
-    "attn_rel_b.weight",
-    ".position_embd",
-    "sam.pos_embd",
-    "sam.neck.",
-    "sam.net_",
-    ".rel_pos",
-    ".patch_embd",
-    ".patch_merger",
-    "a.rvq.codebook",
-    "mm.a.code_embd",
+WORDS: Mapping[Role, str] = MappingProxyType(
+    {
+        "token_embd": "token embeddings",
+        "attn_v": "attention value",
+        "attn_k": "attention key",
+        "attn_q": "attention query",
+        "attn_output": "attention output",
+        "ffn_up": "ffn_up",
+        "ffn_gate": "ffn_gate",
+        "ffn_down": "ffn_down",
+    }
 )
-"""Parts of names of tensors that are never quantized: small, or too sensitive."""
+"""Roles as reasons name them."""
 
-KEPT_WHOLE = ("position_embd.weight", "token_types.weight")
+EIGHT_BITS_IN_GLM5 = ("attn_q_a", "attn_q_b", "nextn.eh_proj")
+"""Parts of names of tensors that no mix makes smaller in the arch glm5-next."""
 
-FALLBACK = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
-"""What a type with blocks of 256 gives way to when rows are no multiple of that."""
-
-CATEGORIES = (
-    ("attn_v", ("attn_qkv.weight", "attn_kv_b.weight", "attn_v.weight")),
-    ("attn_k", ("attn_k.weight",)),
-    ("attn_q", ("attn_q.weight",)),
-    ("attn_output", ("attn_output.weight",)),
-    ("ffn_up", ("ffn_up",)),
-    ("ffn_gate", ("ffn_gate",)),
-    ("ffn_down", ("ffn_down",)),
+LAYERS_OF_70B: Mapping[str, int] = MappingProxyType(
+    {"llama": 80, "llama-embed": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
 )
-"""First match decides. Fused QKV counts as a value projection, as in the reference."""
-
-MIXED_8_EXPERTS = frozenset({"q4_k_m"})
-"""Recipes that give attn_output Q5_K when a model has exactly eight experts."""
+"""Arch and number of layers of models whose value projections are small against the rest."""
 
 
-def allows_quantization(name: str, shape: Shape) -> bool:
-    """Whether a tensor may be quantized at all, by its name and shape (numpy order)."""
-    sizes = list(shape)
-    while len(sizes) > 1 and sizes[0] == 1:  # ggml does not count outer sizes of 1
-        del sizes[0]
-    return (
-        len(sizes) >= 2
-        and name.endswith("weight")
-        and name not in KEPT_WHOLE
-        and not any(part in name for part in KEPT)
-    )
+def policy(
+    recipe: Recipe, tensors: Sequence[TensorChoiceInput], facts: ModelFacts, options: PolicyOptions
+) -> Iterator[TypeChoice]:
+    """A type for each tensor, in file order, with the rule that chose it and the type it fell back from.
 
-
-def category(name: str) -> str:
-    """The role of a tensor in the policy, by its name."""
-    if name == "output.weight":
-        return "output"
-    if name in ("token_embd.weight", "per_layer_token_embd.weight"):
-        return "token_embd"
-    return next((word for word, parts in CATEGORIES if any(part in name for part in parts)), "other")
-
-
-def more_bits(i: int, n: int) -> bool:
-    """Whether layer `i` of `n` gets the larger type: the first and last eighth, and every third in between."""
-    return i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2
-
-
-def fallback(qtype: str, columns: int) -> str:
-    """The type that fits rows of `columns` weights in place of `qtype`; itself when it fits.
-
-    Errors: EncodeError for a type without a defined fallback.
+    Errors: UsageError for options that cannot be followed, and where an importance matrix is needed and there is none;
+    TensorMismatchError when a tensor's name contradicts the model's number of layers.
     """
-    if columns % GGML_TYPES[qtype].block_size == 0:
-        return qtype
-    if GGML_TYPES[qtype].block_size > 32:
-        if qtype not in FALLBACK:
-            raise EncodeError(f"no fallback is defined for {qtype} and rows of {columns} weights")
-        qtype = FALLBACK[qtype]
-    return qtype if columns % GGML_TYPES[qtype].block_size == 0 else "F16"
+    return choose_types(recipe, tensors, facts, options, StandardMix(recipe, tensors, facts, options))
 
 
-class _Mix:
-    """One walk over a file's tensors."""
+class StandardMix:
+    """The mix of a standard recipe during one walk over a file; see `hf2q.policy.walk.Mix`."""
 
-    def __init__(self, recipe: Recipe, tensors: Sequence[TensorChoiceInput], facts: ModelFacts) -> None:
-        self.recipe, self.facts = recipe, facts
-        self.tied = all(tensor.name != "output.weight" for tensor in tensors)
-        self.n_values = sum(category(tensor.name) == "attn_v" for tensor in tensors)
-        self.i_values = self.i_down = 0
+    def __init__(
+        self, recipe: Recipe, tensors: Sequence[TensorChoiceInput], facts: ModelFacts, options: PolicyOptions
+    ) -> None:
+        self._recipe, self._facts, self._imatrix = recipe, facts, options.has_imatrix
+        self._mixes = FALCON if facts.arch == "falcon" else MIXES
+        roles = [role_of(tensor.name) for tensor in tensors]
+        self._tied = "output" not in roles
+        self._n_values = roles.count("attn_v")
+        self._seen: dict[Role, int] = {}
 
-    def choose(self, tensor: TensorChoiceInput) -> tuple[str, str]:
+    def __call__(self, tensor: TensorChoiceInput) -> tuple[str, str]:
         """The type before the shape is looked at, and the rule that chose it."""
-        role, default, name = category(tensor.name), self.recipe.default, self.recipe.name
-        if role == "output" or (role == "token_embd" and self.tied):
-            what = "output" if role == "output" else "tied embeddings"
-            if tensor.shape[-1] % GGML_TYPES[default].block_size:
-                return "Q8_0", f"{what} whose rows do not fit {default}"
-            return ("Q8_0", f"{what}: default") if default == "Q8_0" else ("Q6_K", f"{what}: Q6_K")
+        role = role_of(tensor.name)
+        if self._facts.arch == "glm5-next" and any(part in tensor.name for part in EIGHT_BITS_IN_GLM5):
+            return "Q8_0", "never smaller in glm5-next"
+        if role == "output" or (role == "token_embd" and self._tied):
+            return self._output("output" if role == "output" else "embeddings that stand in for the output", tensor)
+        place = self._place(role, tensor.name)
+        case = next((case for case in self._cases(role) if case.when.holds(place)), None)
+        qtype = case.qtype if case is not None else self._recipe.default
+        reason = f"{_where(role, place)}: {case.when.words}" if case is not None else f"default of {self._recipe.name}"
+        if self._recipe.name not in SMALLEST:
+            return self._for_model(role, qtype, reason)
+        return qtype, reason
+
+    def _cases(self, role: Role) -> tuple[Case, ...]:
+        return self._mixes.get(role, {}).get(self._recipe.name, ())
+
+    def _output(self, what: str, tensor: TensorChoiceInput) -> tuple[str, str]:
+        default = self._recipe.default
+        if self._facts.arch == "falcon":
+            return "Q8_0", f"{what} in falcon"
+        if not fits(default, tensor.shape[-1]):
+            return "Q8_0", f"{what} whose rows do not fit {default}"
+        cases = self._cases("output")
+        return (cases[0].qtype if cases else "Q6_K"), what
+
+    def _place(self, role: Role, name: str) -> Place:
+        """Where a tensor is: the layer for feed-forward tensors, a running number for value projections."""
+        facts = self._facts
+        i, n = self._seen.get(role, 0), 0
+        self._seen[role] = i + 1
         if role == "attn_v":
-            return self._value(default, name)
-        if role == "attn_k" and self.facts.n_expert == 8:
-            return "Q8_0", "attention key of a model with 8 experts"
-        if role == "ffn_down":
-            return self._down(tensor.name, default, name)
-        if role == "attn_output" and self.facts.n_expert == 8 and name in MIXED_8_EXPERTS:
-            return "Q5_K", "attention output of a model with 8 experts"
-        return default, f"default of {name}"
+            n = self._n_values
+        elif role in ("ffn_up", "ffn_gate", "ffn_down"):
+            n = facts.n_layer
+            if facts.n_expert > 1 and self._recipe.name not in SMALLEST:
+                i = _layer_of(name, n)  # experts come in any number for a layer
+        n_gqa = facts.n_head // facts.n_head_kv if facts.n_head_kv else 0
+        return Place(i=i, n=n, n_gqa=n_gqa, n_expert=facts.n_expert, imatrix=self._imatrix)
 
-    def _value(self, default: str, name: str) -> tuple[str, str]:
-        i, n = self.i_values, self.n_values
-        self.i_values += 1
-        if self.facts.n_expert == 8:
-            return "Q8_0", "attention value of a model with 8 experts"
-        if name == "q4_k_m" and more_bits(i, n):
-            return "Q6_K", f"more bits: attention value {i + 1} of {n}"
-        return default, f"default of {name}"
-
-    def _down(self, tensor: str, default: str, name: str) -> tuple[str, str]:
-        i, n = self.i_down, self.facts.n_layer
-        self.i_down += 1
-        if self.facts.n_expert > 1:  # expert tensors come in any number for a layer, so the name decides
-            block = re.match(r"blk\.(\d+)\.", tensor)
-            if block is None or int(block[1]) >= n:
-                raise EncodeError(f"tensor {tensor!r} is in no layer of a model with {n}")
-            i = int(block[1])
-        if name == "q4_k_m" and more_bits(i, n):
-            return "Q6_K", f"more bits: ffn_down of layer {i} of {n}"
-        return default, f"default of {name}"
+    def _for_model(self, role: Role, qtype: str, reason: str) -> tuple[str, str]:
+        """Rules about whole models, which come after those about recipes."""
+        facts = self._facts
+        if facts.n_expert == 8 and role in ("attn_v", "attn_k"):
+            return "Q8_0", f"{WORDS[role]} of a model with 8 experts"
+        # llama has two models of 80 layers, and only the smaller shares keys between heads
+        large = LAYERS_OF_70B.get(facts.arch) == facts.n_layer and (
+            not facts.arch.startswith("llama") or facts.n_head != facts.n_head_kv
+        )
+        if large and role == "attn_v" and qtype in ("Q3_K", "Q4_K"):
+            return "Q5_K", f"{WORDS[role]} of a 70B model"
+        return qtype, reason
 
 
-def policy(recipe: Recipe, tensors: Sequence[TensorChoiceInput], facts: ModelFacts) -> Iterator[TypeChoice]:
-    """A type for each tensor, in order, with the rule that chose it and the type it fell back from.
+def _where(role: Role, place: Place) -> str:
+    if role == "attn_v":
+        return f"{WORDS[role]} {place.i + 1} of {place.n}"
+    if place.n:
+        return f"{WORDS[role]} of layer {place.i} of {place.n}"
+    return WORDS[role]
 
-    Errors: EncodeError when a tensor's name contradicts the model's number of layers.
-    """
-    mix = _Mix(recipe, tensors, facts)
-    for tensor in tensors:
-        if not allows_quantization(tensor.name, tensor.shape):
-            yield TypeChoice(qtype=tensor.qtype, reason="not quantized")
-            continue
-        wanted, reason = mix.choose(tensor)
-        qtype = fallback(wanted, tensor.shape[-1])
-        if qtype != wanted:
-            columns = tensor.shape[-1]
-            block = GGML_TYPES[wanted].block_size
-            yield TypeChoice(
-                qtype=qtype,
-                reason=f"{reason}; rows of {columns} are no multiple of {block}, so {wanted} gives way to {qtype}",
-                fallback_from=wanted,
-            )
-        else:
-            yield TypeChoice(qtype=qtype, reason=reason)
+
+def _layer_of(name: str, n_layer: int) -> int:
+    block = re.match(r"blk\.(\d+)", name)
+    if block is None or int(block[1]) >= n_layer:
+        raise TensorMismatchError(f"tensor {name!r} is in no layer of a model with {n_layer}")
+    return int(block[1])

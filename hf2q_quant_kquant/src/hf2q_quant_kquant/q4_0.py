@@ -2,7 +2,7 @@
 
 Byte k holds the code of weight k in its low and that of weight k + 16 in its high half. The scale is the weight of
 largest magnitude, with its sign, over -8, so that this weight is exact.
-Layout: block_q4_0 of ggml/src/ggml-common.h; bytes: quantize_row_q4_0_ref of ggml/src/ggml-quants.c.
+Layout: block_q4_0 of ggml/src/ggml-common.h; bytes: quantize_row_q4_0_ref and quantize_row_q4_0_impl of ggml-quants.c.
 """
 
 from __future__ import annotations
@@ -28,15 +28,20 @@ from hf2q.simd import (
     to_half,
     writes,
 )
-from hf2q_quant_kquant.parts import F, I, largest_over, no_importance
+from hf2q_quant_kquant.importance import variances, weigh_by_row
+from hf2q_quant_kquant.parts import F, I, largest_over
+from hf2q_quant_kquant.scales import fit_scale, grids, unsigned_code
 
 ROW, CODE = F32(16), I32(16)
+GRIDS = grids(8)
 
 
 def encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8], importance: npt.NDArray[np.float32] | None) -> None:
-    """Encode x (rows, columns) into out (rows, columns / 32 * 18). Errors: EncodeError if importance is given."""
-    no_importance("Q4_0", importance)
-    _encode(x, out)
+    """Encode x (rows, columns) into out (rows, columns / 32 * 18), with importance (columns,) or None."""
+    if importance is None:
+        _encode(x, out)
+    else:
+        _encode_weighted(x, out, importance, variances(x))
 
 
 def decode(data: npt.NDArray[np.uint8], out: npt.NDArray[np.float32]) -> None:
@@ -58,6 +63,29 @@ def _encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8]) -> None:
             a = CODE(load(ROW, x, 32 * at) * inverse[0, lane] + 8.5)
             b = CODE(load(ROW, x, 32 * at + 16) * inverse[0, lane] + 8.5)
             store_u8(out, 18 * at + 2, (min(a, 15) | min(b, 15) << 4) & mask[0, lane])
+
+
+@kernel(reads("float32"), writes("uint8"), reads("float32", 1), reads("float32", 1))
+def _encode_weighted(
+    x: npt.NDArray[np.float32],
+    out: npt.NDArray[np.uint8],
+    importance: npt.NDArray[np.float32],
+    variances: npt.NDArray[np.float32],
+) -> None:
+    last = x.size // 32 - 1
+    block, w, wx, inverse, offset = scratch(F, 32), scratch(F, 32), scratch(F, 32), scratch(F, 1), scratch(F, 1)
+    half = scratch(I, 1)
+    for first in range(0, last + 1, WIDE):
+        columns(block, 32, x, 0, 32, first, last)
+        weigh_by_row(w, block, importance, variances, first, last)
+        d, inverse[0], offset[0] = fit_scale(block, w, wx, 32, 8, True, GRIDS)
+        half[0] = to_half(d)
+        for lane in range(WIDE):
+            at = min(first + lane, last)
+            put16(out, 18 * at, half[0, lane])
+            a = unsigned_code(load(ROW, x, 32 * at) * inverse[0, lane] + offset[0, lane], 8)
+            b = unsigned_code(load(ROW, x, 32 * at + 16) * inverse[0, lane] + offset[0, lane], 8)
+            store_u8(out, 18 * at + 2, a | b << 4)
 
 
 @kernel(reads("uint8"), writes("float32"))

@@ -4,7 +4,7 @@ Sixteen sub-blocks of 16 weights; a weight is d * scale * code with a code in -3
 sub-block. Bytes: 128 of low halves, 64 of high bit pairs, 16 scales, d as float16. In each half of 128 weights, taken
 as four rows of 32, row 0 and 2 share the low and high halves of 32 bytes, row 1 and 3 those of the next 32, and the
 four rows share the bit pairs of 32 bytes.
-Layout: block_q6_K of ggml/src/ggml-common.h; bytes: quantize_row_q6_K_ref and make_qx_quants of ggml-quants.c.
+Layout: block_q6_K of ggml/src/ggml-common.h; bytes: quantize_row_q6_K_ref and quantize_row_q6_K_impl of ggml-quants.c.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from hf2q.simd import (
     I32,
     WIDE,
     Vector,
-    as_float,
     as_int,
     columns,
     from_half,
@@ -37,19 +36,18 @@ from hf2q.simd import (
     where,
     writes,
 )
-from hf2q_quant_kquant.parts import MAGIC, TINY, F, I, larger, no_importance
+from hf2q_quant_kquant.importance import gather, given, place
+from hf2q_quant_kquant.parts import MAGIC, TINY, F, I, larger
+from hf2q_quant_kquant.scales import fit_scale, grids, unsigned_code
 
 ROW, CODE = F32(16), I32(16)
 
-GRIDS = -(np.float32(0.1) * np.array([i for i in range(-9, 10) if i], np.float32) + np.float32(32))
-"""Numerators of the trial scales: -(nmax + 0.1 * step), rounded as the reference rounds them. A table, as the scalar
-arithmetic at the head of so short a loop costs 12 %."""
+GRIDS = grids(32)
 
 
 def encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8], importance: npt.NDArray[np.float32] | None) -> None:
-    """Encode x (rows, columns) into out (rows, columns / 256 * 210). Errors: EncodeError if importance is given."""
-    no_importance("Q6_K", importance)
-    _encode(x, out)
+    """Encode x (rows, columns) into out (rows, columns / 256 * 210), with importance (columns,) or None."""
+    _encode(x, out, given(importance))
 
 
 def decode(data: npt.NDArray[np.uint8], out: npt.NDArray[np.float32]) -> None:
@@ -57,54 +55,25 @@ def decode(data: npt.NDArray[np.uint8], out: npt.NDArray[np.float32]) -> None:
     _decode(data, out)
 
 
-@inline
-def fit(x: Vector, w: Vector, wx: Vector, inverse: Vector) -> tuple[Vector, Vector]:
-    """The sums of a weighted fit of the codes of one grid."""
-    lx = ll = F(0)
-    for k in range(16):
-        v = as_int(inverse * x[k] + MAGIC)
-        c = as_float(min(max(v, 0x4B400000 - 32), 0x4B400000 + 31)) - MAGIC
-        lx += wx[k] * c
-        ll += w[k] * c * c
-    return lx, ll
-
-
-@inline
-def search(x: Vector, w: Vector, wx: Vector) -> tuple[Vector, Vector, Vector]:
-    """Best scale per lane; codes that go with it are x * inverse + offset. w and wx are working memory."""
-    size = most = F(0)
-    for k in range(16):
-        size, most = larger(size, most, x[k])
-        w[k] = x[k] * x[k]
-        wx[k] = w[k] * x[k]
-    inverse = -32 / most
-    lx, ll = fit(x, w, wx, inverse)
-    scale = where(ll == 0, 0, lx / ll)
-    best = scale * lx
-    for k in range(18):
-        trial = GRIDS[k] / most
-        lx, ll = fit(x, w, wx, trial)
-        better = (ll > 0) & (lx * lx > best * ll)
-        scale = where(better, lx / ll, scale)
-        best, inverse = where(better, scale * lx, best), where(better, trial, inverse)
-    empty = size < TINY
-    # an empty sub-block has code 0 in unsigned terms, -32 here
-    return where(empty, 0, scale), where(empty, 0, inverse), where(empty, F(-32), 0)
-
-
-@kernel(reads("float32"), writes("uint8"))
-def _encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8]) -> None:
+@kernel(reads("float32"), writes("uint8"), reads("float32", 1))
+def _encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8], importance: npt.NDArray[np.float32]) -> None:
     last = x.size // 256 - 1
-    block, w, wx = scratch(F, 16), scratch(F, 16), scratch(F, 16)
+    weighted = importance.size > 0
+    block, w, wx, places = scratch(F, 16), scratch(F, 16), scratch(F, 16), scratch(I, 1)
     scales, inverses, offsets = scratch(F, 16), scratch(F, 16), scratch(F, 16)
     tail = scratch(I, 6)  # four words of scales, d, whether all is zero
     for first in range(0, last + 1, WIDE):  # one super-block per lane; spare lanes repeat the last one
-        size = most = F(0)
+        if weighted:
+            place(places, importance, 256, first, last)
         for j in range(16):
             columns(block, 16, x, 16 * j, 256, first, last)
-            scales[j], inverses[j], offsets[j] = search(block, w, wx)
-            size, most = larger(size, most, scales[j])
-        pack_tail(tail, scales, size, most)
+            if weighted:
+                gather(w, 16, importance, places, 16 * j)  # as it is: the reference multiplies with nothing here
+            else:
+                for k in range(16):
+                    w[k] = block[k] * block[k]
+            scales[j], inverses[j], offsets[j] = fit_scale(block, w, wx, 16, 32, True, GRIDS)
+        pack_tail(tail, scales)
         for lane in range(WIDE):
             at = min(first + lane, last)
             if tail[5, lane] != 0:
@@ -127,8 +96,11 @@ def _encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8]) -> None:
 
 
 @inline
-def pack_tail(tail: Vector, scales: Vector, size: Vector, most: Vector) -> None:
+def pack_tail(tail: Vector, scales: Vector) -> None:
     """The last 18 bytes of the blocks as words; scales become what a decoder will make of them."""
+    size = most = F(0)
+    for j in range(16):
+        size, most = larger(size, most, scales[j])
     inverse = -128 / most
     tail[4] = to_half(1 / inverse)
     tail[5] = I(size < TINY)
@@ -149,7 +121,7 @@ def final(
     """Codes 0..63 of one sub-block; those of the search if its scale rounded to zero."""
     v, scale = load(ROW, x, 256 * at + 16 * j), scales[j, lane]
     v = where(ROW(scale) == 0, v * inverses[j, lane] + offsets[j, lane], v / scale)
-    return min(max(as_int(v + MAGIC) & 0x7FFFFF, 0x400000 - 32), 0x400000 + 31) - (0x400000 - 32)
+    return unsigned_code(v, 32)
 
 
 @kernel(reads("uint8"), writes("float32"))

@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 AUTO = "auto"
 
+LAST_RESORT = 0
+"""The priority of a backend that is there to compare with, and too slow to be useful."""
+
 
 def select_backend(plugins: Plugins, name: str = AUTO, *, threads: int | None = None) -> Ops:
     """The backend `name`, or with "auto" the available one that puts itself first.
@@ -33,18 +36,25 @@ def select_backend(plugins: Plugins, name: str = AUTO, *, threads: int | None = 
 
 def _best(plugins: Plugins) -> BackendEntry:
     usable: list[tuple[int, str, BackendEntry]] = []
-    reasons = []
+    reasons, remedies = [], []
     for entry in plugins.backends:
         reason = _unavailable(entry)
         if reason is None:
             usable.append((int(resolve(entry.priority)()), entry.name, entry))
         else:
             reasons.append(f"{entry.name}: {reason}")
+            remedies.append(entry.requires)
     if not usable:
         raise LoadError(
             f"no backend can run here ({'; '.join(reasons) or 'none is installed'})", hint='pip install "hf2q[serve]"'
         )
-    return max(usable, key=lambda item: item[:2])[2]
+    priority, name, best = max(usable, key=lambda item: item[:2])
+    if priority <= LAST_RESORT and reasons:
+        remedy = " or ".join(filter(None, remedies))
+        log.warning(
+            "computing with %r, which is very slow; others cannot run: %s (%s)", name, "; ".join(reasons), remedy
+        )
+    return best
 
 
 def _unavailable(entry: BackendEntry) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from hf2q import __version__
 from hf2q.cli import logs
@@ -19,6 +19,7 @@ from hf2q.errors import PluginLoadError, UnknownNameError, UsageError, listing
 COMMANDS = (
     ("convert", "hf2q.cli.convert:command", "Convert a checkpoint to a quantized GGUF file."),
     ("info", "hf2q.cli.info:command", "Show what is in a GGUF file, without loading weights."),
+    ("imatrix", "hf2q.cli.imatrix:app", "Show and convert importance matrices."),
     ("generate", "hf2q.cli.generate:command", "Continue a prompt with a model file."),
     ("serve", "hf2q.cli.serve:command", "Serve a model file over an OpenAI-compatible HTTP API."),
     ("plugins", "hf2q.cli.plugins:app", "List, check and create plugins."),
@@ -64,7 +65,10 @@ def _call(app: App, rest: list[str]) -> int:
     except CycloptsError as error:
         error.verbose = False
         chain = " ".join(("hf2q", *(error.command_chain or ())))
-        raise UsageError(str(error).strip(), hint=f"{chain} --help") from error
+        message = str(error).strip()
+        if isinstance(error, UnusedCliTokensError):
+            message = f"{chain} does not take {' '.join(error.unused_tokens or ())!r}"
+        raise UsageError(message, hint=f"{chain} --help") from error
     return code if isinstance(code, int) else 0
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter, validators
 
 from hf2q.cli.output import note, print_json
-from hf2q.errors import ConfigError, LoadError, MissingFileError, UsageError
+from hf2q.errors import ConfigError, MissingFileError, UsageError
 
 if TYPE_CHECKING:
     from hf2q.serve.events import TokenEvent
@@ -23,10 +23,14 @@ _NOT_NEGATIVE = validators.Number(gte=0)
 def command(
     *,
     model: Annotated[Path, Parameter(help="A GGUF file.")],
-    prompt: Annotated[str | None, Parameter(help="The text to continue; with --chat, what the user says.")] = None,
+    prompt: Annotated[
+        str | None, Parameter(help="The text to continue; with --chat, what the user says.", allow_leading_hyphen=True)
+    ] = None,
     prompt_file: Annotated[Path | None, Parameter(help="A file with the prompt, UTF-8.")] = None,
     chat: Annotated[bool, Parameter(help="Put the prompt through the chat template, as a user's message.")] = False,
-    system: Annotated[str | None, Parameter(help="A system message to begin with; only with --chat.")] = None,
+    system: Annotated[
+        str | None, Parameter(help="A system message to begin with; only with --chat.", allow_leading_hyphen=True)
+    ] = None,
     chat_template_file: Annotated[
         Path | None, Parameter(help="A chat template instead of the model file's own; only with --chat.")
     ] = None,
@@ -40,7 +44,12 @@ def command(
         float, Parameter(help="Leave out what is less likely than this times the best.", validator=_SHARE)
     ] = 0.05,
     seed: Annotated[int | None, Parameter(help="Makes sampling repeatable.")] = None,
-    stop: Annotated[tuple[str, ...], Parameter(help="End before this text; may be given several times.")] = (),
+    stop: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="End before this text; may be given several times.", allow_leading_hyphen=True, show_default=False
+        ),
+    ] = (),
     ignore_eos: Annotated[bool, Parameter(help="Go on after the tokens that end a generation.")] = False,
     backend: Annotated[str, Parameter(help="What to compute with.")] = "auto",
     json: Annotated[bool, Parameter(help="Print one JSON object at the end instead of text.")] = False,
@@ -53,18 +62,13 @@ def command(
     text = _prompt(prompt, prompt_file)
     if not chat and (system is not None or chat_template_file is not None):
         raise UsageError("--system and --chat-template-file are for --chat")
-    try:
-        from hf2q.serve.load import load
-        from hf2q.serve.sampling import SamplingParams
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "hf2q":
-            raise
-        raise LoadError(f"generating needs the package {error.name!r}", hint="pip install 'hf2q[serve]'") from error
+    from hf2q.serve.load import load
+    from hf2q.serve.sampling import SamplingParams
 
     sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     with load(model, backend=backend) as loaded:
-        ids = _chat_ids(loaded, text, system, chat_template_file) if chat else loaded.tokenizer.encode(text)
-        events = loaded.generate(ids, max_tokens=max_tokens, sampling=sampling, stop=stop, ignore_eos=ignore_eos)
+        given = _chat_ids(loaded, text, system, chat_template_file) if chat else text
+        events = loaded.generate(given, max_tokens=max_tokens, sampling=sampling, stop=stop, ignore_eos=ignore_eos)
         if json:
             print_json(_collected(events))
         else:
@@ -99,20 +103,26 @@ def _chat_ids(model: Model, text: str, system: str | None, template: Path | None
 def _print(events: Iterator[TokenEvent]) -> None:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character gets a sign, not a traceback
-    last = ""
-    for event in events:
-        if event.text:
-            print(event.text, end="", flush=True)
-            last = event.text
-        if event.usage is not None and event.timings is not None:
-            if not last.endswith("\n"):
-                print(flush=True)
-            times = event.timings
-            note(
-                f"prompt: {event.usage.prompt_tokens} tokens, {times.prefill_rate:.1f} tokens/s; "
-                f"generated: {event.usage.completion_tokens} tokens, {times.decode_rate:.1f} tokens/s; "
-                f"ended by: {event.finish_reason}"
-            )
+    text = ""
+    try:
+        for event in events:
+            if event.text:
+                print(event.text, end="", flush=True)
+                text = event.text
+    except BaseException:  # Ctrl-C too: what is said about it begins on a line of its own
+        if text and not text.endswith("\n"):
+            print(flush=True)
+        raise
+    if not text.endswith("\n"):
+        print(flush=True)
+    usage, times = event.usage, event.timings
+    assert usage is not None
+    assert times is not None
+    note(
+        f"prompt: {usage.prompt_tokens} tokens, {times.prefill_rate:.1f} tokens/s; "
+        f"generated: {usage.completion_tokens} tokens, {times.decode_rate:.1f} tokens/s; "
+        f"ended by: {event.finish_reason}"
+    )
 
 
 def _collected(events: Iterator[TokenEvent]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from hf2q.errors import UsageError
 
 def command(
     file: Annotated[Path, Parameter(help="A GGUF file.")],
+    /,
     *,
     tensors: Annotated[bool, Parameter(help="List every tensor.")] = False,
     json: Annotated[bool, Parameter(help="Print everything as JSON.")] = False,

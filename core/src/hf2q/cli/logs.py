@@ -18,18 +18,32 @@ def configure(settings: Settings) -> None:
     level = LEVELS[settings.log_level] if settings.log_level else by_count
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else logging.Formatter(_TEXT))
-    handler.addFilter(Own())
+    handler.addFilter(Own(default=not settings.log_level and not settings.verbose))
     root = logging.getLogger()
     root.handlers[:] = [old for old in root.handlers if not any(isinstance(f, Own) for f in old.filters)]
     root.addHandler(handler)
     root.setLevel(level)
 
 
+def show_by_default(name: str, level: int) -> None:
+    """Show the records of the logger `name` from `level` on, unless the user has said how much to show."""
+    filters = [each for handler in logging.getLogger().handlers for each in handler.filters]
+    if any(isinstance(each, Own) and each.default for each in filters):
+        logging.getLogger(name).setLevel(level)
+
+
 _TEXT = "%(levelname).1s %(name)s: %(message)s"
 
 
 class Own(logging.Filter):
-    """Lets through hf2q and its plugins at any level, other libraries only from warnings on."""
+    """Lets through hf2q and its plugins at any level, other libraries only from warnings on.
+
+    `default` is whether the level was left to the program.
+    """
+
+    def __init__(self, *, default: bool = False) -> None:
+        super().__init__()
+        self.default = default
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is shown."""

@@ -38,14 +38,15 @@ def list_plugins(*, json: Annotated[bool, Parameter(help="Print JSON.")] = False
 @app.command(name="check")
 def check(
     dist: Annotated[str, Parameter(help="A distribution (hf2q-arch-mine) or the name of a plugin.")],
+    /,
     *,
     json: Annotated[bool, Parameter(help="Print JSON.")] = False,
 ) -> int:
     """Run the contract suites over an installed plugin and print a verdict for each check.
 
     What only the author can supply (a tiny configuration, recorded logits, golden blocks) comes from the plugin's
-    module `hf2q_contract`; without it those checks are "not checked", which is not a pass. Exit code 1 when a check
-    failed. See docs/how-to/check-a-plugin.md.
+    module `hf2q_contract` (see hf2q.testing); without it those are "not checked", which is not a pass. Exit code 1 when
+    a check failed.
     """
     from hf2q.cli.contracts import check_distribution
 
@@ -56,6 +57,7 @@ def check(
 def new(
     name: Annotated[str, Parameter(help="What it is called: lower-case letters, digits and _, e.g. llama or q3_mine.")],
     directory: Annotated[Path, Parameter(help="Where to write it; must not exist, or be empty.")],
+    /,
     *,
     kind: Annotated[str, Parameter(help="arch, codec, writer or graph.")],
 ) -> None:

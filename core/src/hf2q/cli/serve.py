@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
+from hf2q.cli.logs import show_by_default
 from hf2q.cli.output import note
 from hf2q.errors import LoadError, MissingFileError, UsageError
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from hf2q.serve.engine import Engine
 
 _PORT = validators.Number(gte=0, lte=65535)
-_POSITIVE = validators.Number(gte=0)
+_POSITIVE = validators.Number(gte=1)
+_LONGEST_DRAIN = 86_400.0
 
 
 def command(
@@ -31,9 +33,7 @@ def command(
     queue_capacity: Annotated[
         int, Parameter(help="Requests that may wait; more are refused with 429.", validator=_POSITIVE)
     ] = 32,
-    drain: Annotated[
-        float, Parameter(help="Seconds that running answers get when the server stops.", validator=_POSITIVE)
-    ] = 10.0,
+    drain: Annotated[float, Parameter(help="Seconds that running answers get when the server stops.")] = 10.0,
 ) -> None:
     """Serve a model file over an OpenAI-compatible HTTP API.
 
@@ -43,19 +43,23 @@ def command(
     """
     try:
         from hf2q.serve.api import server
-        from hf2q.serve.api.service import Service
+        from hf2q.serve.api.service import Service, served_name
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "hf2q":
+        missing = (error.name or "").partition(".")[0]
+        if missing == "hf2q":
             raise
-        raise LoadError(f"serving needs the package {error.name!r}", hint="pip install 'hf2q[serve]'") from error
+        raise LoadError(f"serving needs the package {missing!r}", hint="pip install 'hf2q[serve]'") from error
 
-    if not model.exists():
-        raise MissingFileError(f"there is no file {model}")
+    for path in (model, chat_template_file):
+        if path is not None and not path.exists():
+            raise MissingFileError(f"there is no file {path}")
     if model.is_dir():
         raise UsageError(
             f"{model} is a folder; serve takes a GGUF file", hint=f"hf2q convert {model} --quant q4_k_m makes one of it"
         )
-    _show_requests()
+    if not 0 <= drain <= _LONGEST_DRAIN:  # NaN is neither
+        raise UsageError(f"--drain is {drain:g}, expected 0 to {_LONGEST_DRAIN:g} seconds")
+    show_by_default("hf2q.serve", logging.INFO)  # a server tells of each request
 
     def load() -> tuple[Engine, Chat]:
         from hf2q.serve.chat import open_chat
@@ -68,13 +72,7 @@ def command(
             note(f"warning: {model} has no chat template; chat requests will be refused (see --chat-template-file)")
         return Engine(loaded, queue_capacity=queue_capacity), chat
 
-    service = Service(model.name.removesuffix(".gguf"))
+    service = Service(served_name(model))
     sock = server.listen(host, port)
     note(f"serving {service.model_id} on {server.url(sock)}")
     server.run(sock, service, load, drain_s=drain, note=note)
-
-
-def _show_requests() -> None:
-    """A server tells of each request unless told to be quieter: what hf2q.serve logs as INFO is its work."""
-    if logging.getLogger().level == logging.WARNING:
-        logging.getLogger("hf2q.serve").setLevel(logging.INFO)

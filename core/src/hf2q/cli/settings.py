@@ -22,6 +22,7 @@ Options of every command:
   --strict-plugins      a plugin that does not load is an error
   --version             print the version and exit
 
+A value that looks like one of these is written --option=VALUE.
 Plugins may add commands; `hf2q plugins` lists them.
 """
 
@@ -63,6 +64,8 @@ def split(words: Sequence[str]) -> tuple[Settings, list[str]]:
             values[name] = value if equals else _next(waiting, name)
         else:
             rest.append(word)
+    if not values.get("--plugins", "x").strip(" ,"):
+        raise UsageError("--plugins names no plugin", hint="hf2q plugins lists them; leave the option out for all")
     settings = Settings(
         verbose=verbose,
         log_level=_one_of(values, "--log-level", LEVELS),

@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hf2q.types import ModelFacts, Recipe, TensorChoiceInput, TypeChoice
+from hf2q.errors import UsageError
+from hf2q.policy import asked_for
+from hf2q.types import ModelFacts, PolicyOptions, Recipe, TensorChoiceInput, TypeChoice
 
 
-def policy(recipe: Recipe, tensors: Sequence[TensorChoiceInput], facts: ModelFacts) -> Iterator[TypeChoice]:
-    """Every tensor as it is."""
+def policy(
+    recipe: Recipe, tensors: Sequence[TensorChoiceInput], facts: ModelFacts, options: PolicyOptions
+) -> Iterator[TypeChoice]:
+    """Every tensor as it is. Errors: UsageError for any option, since nothing is quantized here."""
+    unusable = asked_for(options)
+    if unusable:
+        raise UsageError(
+            f"--quant {recipe.name} quantizes nothing, so it cannot follow {' and '.join(unusable)}",
+            hint="choose a quantized mix, for example --quant q8_0",
+        )
     for tensor in tensors:
         yield TypeChoice(qtype=tensor.qtype, reason=f"default of {recipe.name}")

@@ -40,6 +40,7 @@ SAMPLING: tuple[tuple[str, tuple[str, ...], ValueType], ...] = (
 )
 TEXTS = (
     # attribute of gguf.Metadata, GGUF key without general.
+    ("name", "name"),
     ("author", "author"),
     ("version", "version"),
     ("organization", "organization"),
@@ -81,10 +82,12 @@ def general_metadata(
         meta.size_label = label
     if isinstance(meta.license, list):
         meta.license = ",".join(str(part) for part in meta.license)
-    fields = [*_sampling(directory), MetadataField.string("general.name", _text("name", meta.name) or name)]
+    if meta.name is None:
+        meta.name = name
+    fields = _sampling(directory)
     for attribute, key in TEXTS:
         text = _text(attribute, getattr(meta, attribute))
-        if text is not None:
+        if text:  # the converter's writer leaves empty texts out
             fields.append(MetadataField.string(f"general.{key}", text))
     fields += _parents("base_model", meta.base_models) + _parents("dataset", meta.datasets)
     for key in ("tags", "languages"):
@@ -114,7 +117,7 @@ def size_label(tensors: Iterable[tuple[str, Shape]]) -> tuple[int, str]:
 def default_name(metadata: Sequence[MetadataField], encoding: str) -> str:
     """The usual file name of a model, without ending: ``Qwen3.5-0.8B-Q4_K_M``."""
     values = {field.key: field.value for field in metadata}
-    first = values.get("general.basename") or values["general.name"]
+    first = values.get("general.basename") or values.get("general.name")
     parts = [first, *(values.get(f"general.{key}") for key in ("size_label", "finetune", "version")), encoding.upper()]
     words = [part.strip().replace(" ", "-") for part in parts if part]
     return "".join("-" if c in "/\\" or not c.isprintable() else c for c in "-".join(words)).lstrip(".") or "model"
@@ -155,7 +158,7 @@ def _sampling(directory: Path) -> list[MetadataField]:
     fields = []
     for key, names, kind in SAMPLING if isinstance(config, dict) else ():
         value = next((config[name] for name in names if name in config), None)
-        if value is None:
+        if value is None or value == "":
             continue
         if not _fits(value, kind):
             log.warning("%s: %s is %r, expected a %s; left out", path, names[0], value, kind.name)
@@ -193,6 +196,6 @@ def _parents(kind: str, entries: Sequence[Mapping[str, Any]] | None) -> list[Met
     for index, entry in enumerate(entries):
         for key in PARENT_KEYS:
             text = _text(f"{kind}.{key}", entry.get(key))
-            if text is not None:
+            if text:
                 fields.append(MetadataField.string(f"general.{kind}.{index}.{key}", text))
     return fields

@@ -17,42 +17,22 @@ from hf2q.types import Recipe
 
 NEEDS: Mapping[str, str] = MappingProxyType(
     {
-        "q4_1": "Q4_1",
-        "q5_0": "Q5_0 with its policy",
-        "q5_1": "Q5_1",
-        "q2_k": "Q2_K",
-        "q2_k_s": "Q2_K",
-        "q3_k": "Q3_K",
-        "q3_k_s": "Q3_K",
-        "q3_k_m": "Q3_K and Q5_K",
-        "q3_k_l": "Q3_K and Q5_K",
-        "q4_k_s": "Q5_K",
-        "q5_k": "Q5_K",
-        "q5_k_s": "Q5_K",
-        "q5_k_m": "Q5_K",
-        "iq4_nl": "IQ4_NL",
-        "iq4_xs": "IQ4_XS",
-        "iq3_xxs": "IQ3_XXS",
-        "iq3_xs": "IQ3_XXS and IQ3_S",
-        "iq3_s": "IQ3_S",
-        "iq3_m": "IQ3_S",
         "iq2_xxs": "IQ2_XXS",
         "iq2_xs": "IQ2_XS",
-        "iq2_s": "IQ2_XS and IQ2_S",
-        "iq2_m": "IQ2_S",
         "iq1_s": "IQ1_S",
         "iq1_m": "IQ1_M",
         "mxfp4_moe": "MXFP4",
+        "nvfp4": "NVFP4",
     }
 )
-"""Standard mixes that no plugin known to this release provides, with the codecs they would need."""
+"""Standard mixes that no known plugin provides, with the codec they would need."""
 
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "tq1_0": "a ternary type: ordinary weights would be destroyed, and there is no quantizer for it",
         "tq2_0": "a ternary type: ordinary weights would be destroyed, and there is no quantizer for it",
         "dwq": "reserved for weights trained to be quantized",
-        "apex": "a family of tiers, for example apex-balanced, which come with hf2q-quant-apex",
+        "apex": "its tiers, for example apex-balanced, come with hf2q-quant-apex, which is not installed",
     }
 )
 """Names that mean something, but nothing that can be converted to."""
@@ -77,8 +57,7 @@ def find_recipe(plugins: Plugins, name: str) -> Recipe:
     here = f"here: {listing(plugins.recipes.names, 20)}"
     if wanted in NEEDS:
         raise UnknownNameError(
-            f"quant {name!r} is known, but no installed plugin provides it: it needs {NEEDS[wanted]} ({here})",
-            hint="pip install --upgrade hf2q-quant-kquant may bring it; `hf2q plugins` lists what is installed",
+            f"quant {name!r} is known, but no plugin provides it: it needs the codec {NEEDS[wanted]} ({here})"
         )
     if wanted in REFUSED or wanted.partition("-")[0] in ("apex", "dwq"):
         reason = REFUSED.get(wanted) or REFUSED[wanted.partition("-")[0]]
@@ -86,6 +65,6 @@ def find_recipe(plugins: Plugins, name: str) -> Recipe:
     if wanted in RETIRED:
         raise UnknownNameError(f"no quant {name!r} ({here})", hint=f"--quant {RETIRED[wanted]}")
     every = [*plugins.recipes.names, *known.RECIPES, *NEEDS, *REFUSED]
-    near = difflib.get_close_matches(wanted, every, n=3)
+    near = difflib.get_close_matches(wanted, dict.fromkeys(every), n=3)
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UnknownNameError(f"no quant {name!r}{meant} ({here})", hint="hf2q plugins lists every recipe provided")

@@ -1,8 +1,9 @@
 """`Engine`: token ids in, token ids and text out; many callers, one worker, one request at a time in order of arrival.
 
 The engine knows neither HTTP nor chat. A request is refused at `submit` or ends exactly once: with a last event, or
-with an error. When the worker fails in a way that is not the request's fault, the state of the backend is unknown:
-every request ends with the error, and nothing is accepted any more.
+with an error. What hf2q refuses (`Hf2qError`: a request that cannot be honoured, logits that are no numbers) ends that
+request alone. After any other failure the state of the backend is unknown: every request ends with the error, and
+nothing is accepted any more.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import threading
 from collections import deque
 from types import TracebackType
 
-from hf2q.errors import Hf2qError, OverloadedError, RequestError
+from hf2q.errors import Hf2qError, OverloadedError
 from hf2q.serve.events import GenerateRequest, TokenEvent
-from hf2q.serve.generation import PREFILL_CHUNK, Generation, check_fits
+from hf2q.serve.generation import PREFILL_CHUNK, Generation
 from hf2q.serve.handle import Handle
 from hf2q.serve.model import Model
+from hf2q.serve.sampling import Sampler, SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -87,10 +89,6 @@ class Engine:
         vocabulary; OverloadedError when the queue is full (code ``queue_full``), or when the engine has failed or is
         closing (code ``not_ready``).
         """
-        check_fits(request, self.model.context_length)
-        wrong = next((token for token in request.prompt_ids if not 0 <= token < self.model.n_vocab), None)
-        if wrong is not None:
-            raise RequestError(f"token id {wrong} is outside the vocabulary of {self.model.n_vocab}", param="prompt")
         handle, generation = Handle(request), Generation(self.model, request, chunk=self._chunk)
         with self._condition:
             if self.failure is not None or self._closing:
@@ -136,14 +134,18 @@ class Engine:
                 self._warm_up()
             while (job := self._next()) is not None:
                 self._work(*job)
+                del job  # with it goes the memory of its sequence
         except BaseException as error:  # whatever it was, nobody may wait for this thread any more
             self._fail(error)
 
     def _warm_up(self) -> None:
-        """Take both paths of the graph once, a prefill and a decode, so that the first request finds them ready."""
+        """Take both paths of the graph once, a prefill and a decode, so that the first request finds them ready.
+
+        Errors: Hf2qError when what comes out is no numbers: such a model can answer nobody.
+        """
         sequence = self.model.sequence()
         sequence.prefill([0, 0])
-        sequence.next_logits([0])
+        Sampler(SamplingParams(), (), self.model.n_vocab).sample(sequence.next_logits([0]))
         with self._condition:
             self._warm = True
             self._condition.notify_all()
@@ -166,7 +168,7 @@ class Engine:
                     self._log(handle.request, events[-1])
                     self._active = None  # before the caller learns of the end: it may look
                 handle.put(events)
-        except RequestError as error:  # this request's own fault
+        except Hf2qError as error:
             self._active = None
             handle.fail(error)
 
@@ -180,9 +182,11 @@ class Engine:
             handle.put(generation.cancel())
 
     def _fail(self, error: BaseException) -> None:
-        log.critical("the engine failed", exc_info=error)
-        what = error.message if isinstance(error, Hf2qError) else f"{type(error).__name__}: {error}"
-        failure = Hf2qError(f"the engine failed: {what}", hint="restart it")
+        if isinstance(error, Hf2qError):
+            failure = error
+        else:
+            log.critical("the engine failed", exc_info=error)
+            failure = Hf2qError(f"the engine failed: {type(error).__name__}: {error}", hint="restart it")
         with self._condition:
             self.failure = failure
             handles = [handle for handle, _ in self._queue] + ([self._active] if self._active else [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hf2q.errors import RequestError
-from hf2q.serve.sampling import SamplingParams
+from hf2q.serve.sampling import SamplingParams, is_whole
 from hf2q.types import Record
 
 
@@ -32,10 +32,16 @@ class GenerateRequest(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.prompt_ids:
             raise RequestError("the prompt has no tokens", param="prompt")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {self.max_tokens}, expected at least 1", param="max_tokens")
-        if "" in self.stop:
-            raise RequestError("a stop text is empty", param="stop")
+        if not isinstance(self.sampling, SamplingParams):
+            raise RequestError(f"sampling is {self.sampling!r:.60}, expected SamplingParams", param="sampling")
+        limit = self.max_tokens
+        if limit is not None and not (is_whole(limit) and limit >= 1):
+            raise RequestError(
+                f"max_tokens is {limit!r:.60}, expected a whole number of at least 1", param="max_tokens"
+            )
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise RequestError(f"a stop text is {text!r:.60}, expected text that is not empty", param="stop")
 
 
 class Usage(Record, frozen=True, kw_only=True):

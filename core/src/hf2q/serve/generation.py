@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hf2q.errors import ContextLengthError
 from hf2q.serve.events import GenerateRequest, Timings, TokenEvent, Usage
 from hf2q.serve.sampling import Sampler
+from hf2q.serve.sequence import token_ids
 from hf2q.serve.text import TextStream
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Generation:
 
     def __init__(self, model: Model, request: GenerateRequest, *, chunk: int = PREFILL_CHUNK) -> None:
         check_fits(request, model.context_length)
+        token_ids(request.prompt_ids, model.n_vocab)
         self.request = request
         self.done = False
         self._sampler = Sampler(request.sampling, request.prompt_ids, model.n_vocab)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence as Several
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from hf2q.backends.graph import ForwardGraph
 from hf2q.backends.ops import Ops
-from hf2q.errors import ContextLengthError, UsageError
+from hf2q.errors import ContextLengthError, RequestError, UsageError
 from hf2q.serve.events import GenerateRequest, TokenEvent
 from hf2q.serve.generation import PREFILL_CHUNK, Generation
 from hf2q.serve.sampling import SamplingParams
-from hf2q.serve.sequence import Sequence
+from hf2q.serve.sequence import Sequence, TokenIds, token_ids
 from hf2q.types import ChatFormat, HParams
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ class Model:
     ) -> None:
         """Put a model together; `hf2q.serve.load.load` does it from a file, which `close` lets go."""
         self.path = Path(path)
-        self.name = self.path.name.removesuffix(".gguf")
+        self.name = self.path.name.removesuffix(".gguf") or self.path.name
         self.arch = arch
         self.hparams = hparams
         self.metadata = metadata
@@ -82,25 +84,27 @@ class Model:
         """A new, empty sequence: token ids in, logits out."""
         return Sequence(self._graph, self._ops)
 
-    def logits(self, ids: Ids[int]) -> Float32:
-        """Logits float32 (T, V) after each of the T token ids.
+    def logits(self, ids: TokenIds) -> Float32:
+        """Logits float32 (T, V) after each of the T token ids: a list, or an integer array.
 
         Errors: ContextLengthError for more ids than the context holds, RequestError for ids outside the vocabulary.
         """
-        import numpy as np
-
-        if len(ids) > self.context_length:
+        checked = token_ids(ids, self.n_vocab)
+        count = len(checked)
+        if count > self.context_length:
             raise ContextLengthError(
-                f"{len(ids)} tokens do not fit the model's context of {self.context_length}",
+                f"{count} tokens do not fit the model's context of {self.context_length}",
                 code="context_length_exceeded",
             )
         sequence = self.sequence()
-        starts = range(0, max(1, len(ids)), PREFILL_CHUNK)
-        return np.concatenate([sequence.all_logits(ids[start : start + PREFILL_CHUNK]) for start in starts])
+        logits = np.empty((count, self.n_vocab), np.float32)
+        for start in range(0, count, PREFILL_CHUNK):
+            logits[start : start + PREFILL_CHUNK] = sequence.all_logits(checked[start : start + PREFILL_CHUNK])
+        return logits
 
     def generate(
         self,
-        prompt: str | Ids[int],
+        prompt: str | TokenIds,
         *,
         max_tokens: int | None = None,
         sampling: SamplingParams | None = None,
@@ -109,12 +113,12 @@ class Model:
         top_p: float | None = None,
         min_p: float | None = None,
         seed: int | None = None,
-        stop: str | Ids[str] = (),
+        stop: str | Several[str] = (),
         ignore_eos: bool = False,
     ) -> Iterator[TokenEvent]:
         """Generate from a text (special tokens in it are read as such) or token ids, yielding events as they come.
 
-        prompt       no chat template is applied
+        prompt       no chat template is applied; a text gets BOS where the file asks for it, and never EOS
         max_tokens   most tokens to generate; None leaves it to the context
         sampling     all sampling settings; or give some of temperature, top_k, top_p, min_p and seed, see
                      `SamplingParams` (the default is greedy)
@@ -129,13 +133,19 @@ class Model:
         if sampling is not None and fields:
             raise UsageError(f"give either sampling or single settings, not both: {', '.join(fields)}")
         request = GenerateRequest(
-            prompt_ids=tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt),
-            sampling=sampling or SamplingParams(**fields),
+            prompt_ids=self._prompt_ids(prompt),
+            sampling=SamplingParams(**fields) if sampling is None else sampling,
             max_tokens=max_tokens,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop=_texts(stop),
             ignore_eos=ignore_eos,
         )
         return _events(Generation(self, request))
+
+    def _prompt_ids(self, prompt: str | TokenIds) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            # a prompt that ended in EOS would be over
+            return tuple(self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos))
+        return tuple(token_ids(prompt, self.n_vocab).tolist())
 
     def close(self) -> None:
         """Let the file go. Metadata that was not read yet cannot be read any more; the model runs on."""
@@ -149,6 +159,14 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _texts(stop: str | Several[str]) -> tuple[str, ...]:
+    if isinstance(stop, str):
+        return (stop,)
+    if not isinstance(stop, list | tuple):
+        raise RequestError(f"stop is {stop!r:.60}, expected a text or a list of texts", param="stop")
+    return tuple(stop)
 
 
 def _events(generation: Generation) -> Iterator[TokenEvent]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from hf2q.errors import Hf2qError, RequestError
@@ -27,6 +28,9 @@ GREEDY_BELOW = 1e-5
 
 NEGLIGIBLE = 40.0
 """Logits this far below the best are left out of the sort for top_p: a vocabulary of them has a share of 1e-12."""
+
+REPETITION_PENALTY = (0.01, 100.0)
+"""Bounds of the repetition penalty: beyond them a logit times or over it may leave float32."""
 
 _MASK = (1 << 64) - 1
 
@@ -45,7 +49,7 @@ class SamplingParams(Record, frozen=True, kw_only=True):
     presence_penalty    subtracted once from the logit of every token that was generated
     logit_bias          token id -> number added to its logit
 
-    Errors: RequestError naming the field and its bounds.
+    Errors: RequestError naming the field, and what was expected: its type or its bounds.
     """
 
     temperature: float = 0.0
@@ -60,15 +64,19 @@ class SamplingParams(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _bounded("temperature", self.temperature, 0, math.inf)
+        _whole("top_k", self.top_k)
         _bounded("top_k", self.top_k, 0, math.inf)
         _bounded("top_p", self.top_p, 0, 1)
         _bounded("min_p", self.min_p, 0, 1)
+        if self.seed is not None:
+            _whole("seed", self.seed)
         _bounded("frequency_penalty", self.frequency_penalty, -2, 2)
         _bounded("presence_penalty", self.presence_penalty, -2, 2)
-        _bounded("repetition_penalty", self.repetition_penalty, 0, math.inf)
-        if self.repetition_penalty == 0:
-            raise RequestError("repetition_penalty is 0, expected more", param="repetition_penalty")
+        _bounded("repetition_penalty", self.repetition_penalty, *REPETITION_PENALTY)
+        if not isinstance(self.logit_bias, Mapping):
+            raise _wrong("logit_bias", self.logit_bias, "a mapping of token ids to numbers")
         for token, bias in self.logit_bias.items():
+            _whole("logit_bias", token, " of a token")
             _bounded("logit_bias", bias, -100, 100, f" of token {token}")
 
     @property
@@ -77,10 +85,29 @@ class SamplingParams(Record, frozen=True, kw_only=True):
         return self.temperature < GREEDY_BELOW
 
 
+def is_number(value: object) -> bool:
+    """Whether it is a number of any library; truth values are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number of any library; truth values are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _bounded(name: str, value: float, low: float, high: float, where: str = "") -> None:
-    if not (math.isfinite(value) and low <= value <= high):
-        bounds = f"{low} to {high}" if math.isfinite(high) else f"a number of at least {low}"
-        raise RequestError(f"{name}{where} is {value}, expected {bounds}", param=name)
+    bounds = f"{low} to {high}" if math.isfinite(high) else f"a number of at least {low}"
+    if not (is_number(value) and math.isfinite(value) and low <= value <= high):
+        raise _wrong(f"{name}{where}", value, bounds, name)
+
+
+def _whole(name: str, value: int, where: str = "") -> None:
+    if not is_whole(value):
+        raise _wrong(f"{name}{where}", value, "a whole number", name)
+
+
+def _wrong(what: str, value: object, expected: str, name: str = "") -> RequestError:
+    return RequestError(f"{what} is {value!r:.60}, expected {expected}", param=name or what)
 
 
 def uniform(seed: int, step: int) -> float:
@@ -98,7 +125,7 @@ class Sampler:
         """Errors: RequestError when `logit_bias` names a token outside the vocabulary."""
         self.params = params
         self.step = 0
-        self._seed = secrets.randbits(64) if params.seed is None else params.seed
+        self._seed = secrets.randbits(64) if params.seed is None else int(params.seed)  # numpy's would overflow
         self._counts: dict[int, int] = {}
         self._seen = set(prompt) if params.repetition_penalty != 1 else set()
         for token in params.logit_bias:
@@ -115,7 +142,10 @@ class Sampler:
         logits = self._adjusted(logits)
         best = int(np.argmax(logits))  # the first NaN, if there is any
         if not np.isfinite(logits[best]):
-            raise Hf2qError(f"the model's logits hold {logits[best]} (token {best}), expected finite numbers")
+            raise Hf2qError(
+                f"the model's logits hold {logits[best]} (token {best}), expected finite numbers",
+                hint="the model file is damaged, or its numbers overflow: convert or download it again",
+            )
         token = best if self.params.greedy else self._draw(logits)
         self.step += 1
         self._counts[token] = self._counts.get(token, 0) + 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hf2q.backends.cache import Cache
 from hf2q.backends.graph import ForwardGraph
@@ -14,6 +15,28 @@ from hf2q.errors import RequestError
 
 if TYPE_CHECKING:
     from hf2q.types import Float32
+
+
+TokenIds: TypeAlias = Ids[int] | NDArray[np.integer]
+"""What a caller may give as token ids."""
+
+
+def token_ids(ids: TokenIds, n_vocab: int) -> NDArray[np.int32]:
+    """`ids` as int32 (T,). Errors: RequestError for anything but at least one id of the vocabulary."""
+    try:
+        array = np.asarray(ids)
+    except ValueError as error:  # lists of different lengths
+        raise RequestError(f"expected a sequence of token ids: {error}", param="prompt") from error
+    if array.size == 0:
+        raise RequestError("expected a sequence of token ids, found no tokens", param="prompt")
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        found = f"{type(ids).__name__} that numpy reads as {array.dtype} of shape {array.shape}"
+        raise RequestError(f"expected a sequence of token ids, found a {found}", param="prompt")
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= n_vocab:
+        wrong = low if low < 0 else high
+        raise RequestError(f"token id {wrong} is outside the vocabulary of {n_vocab} tokens", param="prompt")
+    return array.astype(np.int32)
 
 
 class Sequence:
@@ -32,20 +55,20 @@ class Sequence:
         """Number of tokens fed so far."""
         return self._cache.position
 
-    def prefill(self, ids: Ids[int]) -> None:
+    def prefill(self, ids: TokenIds) -> None:
         """Feed tokens whose logits nobody needs."""
-        self._graph.hidden(self._checked(ids), self._cache)
+        self._graph.hidden(self._batch(ids), self._cache)
         self._ops.eval(*self._cache.arrays())
 
-    def next_logits(self, ids: Ids[int]) -> Float32:
+    def next_logits(self, ids: TokenIds) -> Float32:
         """Feed tokens; logits float32 (V,) for the token after them."""
-        hidden = self._graph.hidden(self._checked(ids), self._cache)
+        hidden = self._graph.hidden(self._batch(ids), self._cache)
         logits: Float32 = self._computed(hidden[:, -1:])[0]
         return logits
 
-    def all_logits(self, ids: Ids[int]) -> Float32:
+    def all_logits(self, ids: TokenIds) -> Float32:
         """Feed tokens; logits float32 (T, V) after each of them."""
-        return self._computed(self._graph.hidden(self._checked(ids), self._cache))
+        return self._computed(self._graph.hidden(self._batch(ids), self._cache))
 
     def _computed(self, hidden: Array) -> Float32:
         logits = self._graph.head(hidden)
@@ -53,15 +76,8 @@ class Sequence:
         values: Float32 = self._ops.to_numpy(logits)[0]
         return values
 
-    def _checked(self, ids: Ids[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-        array = np.asarray(ids)
-        if array.ndim != 1 or not len(array) or not np.issubdtype(array.dtype, np.integer):
-            raise RequestError(f"expected a sequence of token ids, found {array.dtype} of shape {array.shape}")
-        low, high = int(array.min()), int(array.max())
-        if low < 0 or high >= self._graph.n_vocab:
-            wrong = low if low < 0 else high
-            raise RequestError(f"token id {wrong} is outside the vocabulary of {self._graph.n_vocab} tokens")
-        return array.astype(np.int32)[None]  # (1,T)
+    def _batch(self, ids: TokenIds) -> NDArray[np.int32]:
+        return token_ids(ids, self._graph.n_vocab)[None]  # (1,T)
 
     def trim(self, position: int) -> None:
         """Go back to the first `position` tokens. Errors: UsageError where the graph's caches cannot."""

@@ -18,7 +18,7 @@ no contraction (`fma` only by name), no dependence on automatic vectorization.
 | machine | LANES, WIDE, feature detection, HF2Q_SIMD_LANES |
 | compile, cache | kernel, inline, the types of arguments; compiled code on disk |
 | vectors, operators | F32, I32, F(x); Python's operators |
-| lanes | where, every, bits, numbers, as_int, as_float, lshr, below, sqrt, fma, total |
+| lanes | where, every, bits, numbers, as_int, as_float, lshr, below, sqrt, fma; total, lowest, highest, first |
 | memory | load…, spread…, store…, put16, put32, prefetch |
 | scratch | scratch, transpose, columns |
 | half, dot | to_half, from_half; dot products of bytes |
@@ -41,7 +41,22 @@ import hf2q.simd.operators  # noqa: F401  (registers the operators with numba)
 from hf2q.simd.compile import FLOAT, INT, Kernel, inline, kernel, reads, writes
 from hf2q.simd.dot import dot
 from hf2q.simd.half import from_half, to_half
-from hf2q.simd.lanes import as_float, as_int, below, bits, every, fma, lshr, numbers, sqrt, total, where
+from hf2q.simd.lanes import (
+    as_float,
+    as_int,
+    below,
+    bits,
+    every,
+    first,
+    fma,
+    highest,
+    lowest,
+    lshr,
+    numbers,
+    sqrt,
+    total,
+    where,
+)
 from hf2q.simd.machine import LANES, WIDE
 from hf2q.simd.memory import (
     load,
@@ -78,7 +93,10 @@ __all__ = (
     "below",
     "bits",
     "every",
+    "first",
     "fma",
+    "highest",
+    "lowest",
     "lshr",
     "numbers",
     "sqrt",

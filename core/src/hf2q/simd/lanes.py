@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 
-from hf2q.simd.codegen import Built, call, define, i32, i64, shuffle
+from hf2q.simd.codegen import Built, call, define, i1, i32, i64, shuffle
 from hf2q.simd.machine import MACHINE
 from hf2q.simd.vectors import vector_of
 
@@ -35,6 +36,17 @@ def bits(mask: Any) -> Built:
     def make(ctx: Any, b: Any, m: Any) -> Any:
         word = b.bitcast(m, ir.IntType(mask.n))
         return word if mask.n == 64 else b.zext(word, i64)
+
+    return types.int64, (mask,), make
+
+
+@define
+def first(mask: Any) -> Built:
+    """The first lane in which the mask of up to 64 lanes holds; 64 if there is none."""
+
+    def make(ctx: Any, b: Any, m: Any) -> Any:
+        word = b.bitcast(m, ir.IntType(mask.n))
+        return b.cttz(word if mask.n == 64 else b.zext(word, i64), i1(0))
 
     return types.int64, (mask,), make
 
@@ -89,9 +101,27 @@ def fma(x: Any, y: Any, z: Any) -> Built:
 def total(x: Any) -> Built:
     """The sum of all lanes: halves are added until one lane is left."""
 
-    def make(ctx: Any, b: Any, v: Any) -> Any:
-        while n := v.type.count // 2:
-            v = b.fadd(shuffle(b, v, v, range(n)), shuffle(b, v, v, range(n, 2 * n)))
-        return b.extract_element(v, i32(0))
+    return types.float32, (x,), lambda ctx, b, v: _halved(b, v, b.fadd)
 
-    return types.float32, (x,), make
+
+@define
+def lowest(x: Any) -> Built:
+    """The least of all float32 lanes, none of which may be NaN; of zeros either."""
+    return types.float32, (x,), lambda ctx, b, v: _halved(b, v, _chosen(b, "<"))
+
+
+@define
+def highest(x: Any) -> Built:
+    """The greatest of all float32 lanes, none of which may be NaN; of zeros either."""
+    return types.float32, (x,), lambda ctx, b, v: _halved(b, v, _chosen(b, ">"))
+
+
+def _chosen(b: Any, sign: str) -> Callable[[Any, Any], Any]:
+    return lambda v, w: b.select(b.fcmp_ordered(sign, v, w), v, w)
+
+
+def _halved(b: Any, v: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """The scalar that is left when halves are combined until one lane remains."""
+    while n := v.type.count // 2:
+        v = combine(shuffle(b, v, v, range(n)), shuffle(b, v, v, range(n, 2 * n)))
+    return b.extract_element(v, i32(0))

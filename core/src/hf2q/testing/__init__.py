@@ -3,13 +3,17 @@
     from hf2q.testing import CodecContract
 
     class TestQ3K(CodecContract):
-        plugin = "hf2q_quant_mine"
-        name = "Q3_K"
+        plugin, name = "mine", "Q3_K"
 
 `ArchContract`, `CodecContract`, `WriterContract`, `GraphContract` and `TokenizerContract` are classes for pytest to
-collect; each says in its docstring which attributes a subclass sets. `hf2q plugins check DIST` runs the same suites
-over an installed distribution. Nothing is imported before it is asked for: this package is loaded by every pytest run
-that has hf2q installed.
+collect; each says in its docstring which attributes a subclass sets. Kept in the plugin's module ``hf2q_contract``,
+they are also what ``hf2q plugins check DIST`` runs (see `hf2q.testing.checking`).
+
+    contract   what the suites share          arch, codec, graph, tokenizer, writer   the suites
+    checkpoints  tiny random checkpoints      verdicts       a suite as a function: which checks fail
+    scripted   a model that says what it is told             distributions, fixtures   for tests of all kinds
+
+Nothing is imported before it is asked for: this package is loaded by every pytest run that has hf2q installed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from hf2q.discovery import normalized
-from hf2q.errors import UnknownNameError, listing
 from hf2q.plugins import PluginInfo, Plugins
 from hf2q.testing.arch import ArchContract, FamilyContract
 from hf2q.testing.codec import CodecContract
@@ -30,7 +29,7 @@ from hf2q.testing.graph import GraphContract
 from hf2q.testing.tokenizer import TokenizerContract
 from hf2q.testing.writer import WriterContract
 
-BASES = (ArchContract, CodecContract, FamilyContract, GraphContract, TokenizerContract, WriterContract)
+BASES = (ArchContract, CodecContract, GraphContract, TokenizerContract, WriterContract, FamilyContract)
 KINDS: dict[str, tuple[type[Contract], ...]] = {
     "arch": (ArchContract, TokenizerContract),
     "graph": (GraphContract,),
@@ -43,7 +42,7 @@ KINDS: dict[str, tuple[type[Contract], ...]] = {
 def suites(dist: str) -> dict[str, type[Contract]]:
     """Test classes by name for the distribution or plugin `dist`, for pytest to collect.
 
-    Errors: UnknownNameError when it is not loaded or provides nothing that a contract covers.
+    Errors: PluginLoadError when it is not installed.
     """
     wanted = normalized(dist)
     infos = [
@@ -56,8 +55,8 @@ def suites(dist: str) -> dict[str, type[Contract]]:
         own = list(authored(info))
         for cls in [*own, *generated(info, own)]:
             found[f"Test{len(found):02}{cls.__name__}"] = cls
-    if not found:
-        raise UnknownNameError(f"{dist} provides nothing that a contract covers ({listing(KINDS)})")
+    if not found:  # nothing that has a suite of its own
+        found["TestPlugin"] = type("Plugin", (Contract,), {"plugin": dist})
     return found
 
 
@@ -79,6 +78,8 @@ def generated(info: PluginInfo, own: list[type[Contract]]) -> Iterator[type[Cont
     plugin = "builtin" if info.name == "builtin" else info.distribution
     for kind, bases in KINDS.items():
         attribute = "arch" if kind in ("arch", "graph") else "name"
+        if kind == "arch" and "tensor catalog" not in info.provides:
+            continue  # it says whose files these are, and no more yet
         for name in info.provides.get(kind, ()):
             for base in bases:
                 if any(issubclass(cls, base) and getattr(cls, attribute) == name for cls in own):
@@ -92,8 +93,8 @@ def generated(info: PluginInfo, own: list[type[Contract]]) -> Iterator[type[Cont
 
 def subject(cls: type[Contract]) -> str:
     """What a suite is about: ``codec Q4_K``."""
-    word = next(base.__name__.removesuffix("Contract").lower() for base in BASES if issubclass(cls, base))
-    return f"{word} {getattr(cls, 'arch', None) or getattr(cls, 'name', '')}".strip()
+    word = next((base.__name__.removesuffix("Contract").lower() for base in BASES if issubclass(cls, base)), "plugin")
+    return f"{word} {getattr(cls, 'arch', None) or getattr(cls, 'name', None) or cls.plugin}"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,13 +103,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.when == "call" or report.outcome != "passed":
         cls = getattr(item, "cls", None)
-        doc = (getattr(getattr(item, "function", None), "__doc__", None) or item.name).strip().partition("\n")[0]
-        parameters = item.name.partition("[")[2].removesuffix("]")
+        name, _, parameters = item.name.removesuffix("]").partition("[")
+        words = name.removeprefix("test_").replace("_", " ")
         note(
             {
                 "subject": subject(cls) if cls is not None else item.nodeid,
                 "check": item.name,
-                "text": f"{doc} [{parameters}]" if parameters else doc,
+                "text": f"{words} ({parameters})" if parameters else words,
                 "verdict": {"passed": "passed", "failed": "failed"}.get(report.outcome, "not checked"),
                 "reason": reason(report),
             }
@@ -119,7 +120,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Note what kept checks from being collected."""
     if report.failed:
-        note({"subject": "collection", "check": "collect", "text": "", "verdict": "failed", "reason": reason(report)})
+        text = "the suites can be collected"
+        note({"subject": "run", "check": "collect", "text": text, "verdict": "failed", "reason": reason(report)})
+
+
+def pytest_sessionfinish() -> None:
+    """Note that the run came to its end: a report without this line is of a process that was ended."""
+    note({"end": "reached"})
 
 
 def reason(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -198,7 +198,7 @@ class CodecContract(Contract):
         """On normal, scaled and constant rows the relative error stays below the bound."""
         codec = self.codec()
         bits = 8 * codec.type_size / codec.block_size
-        bound = self.max_error or max(1.25 * 2 ** (1 - bits), 2**-8 if bits >= 16 else 0)
+        bound = self.max_error or max(1.5 * 2 ** (1 - bits), 2**-8 if bits >= 16 else 0)
         samples = self.samples()
         wide = normal(12, 64, 4 * codec.block_size)
         for kind, x in {"wide": wide, **{k: samples[k] for k in ("normal", "large", "positive", "constant")}}.items():

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import ClassVar, NoReturn
+from collections.abc import Collection
+from typing import ClassVar, NoReturn, cast
 
 import numpy as np
 import pytest
 
+from hf2q.discovery import EntryPoint, discover, normalized
 from hf2q.plugins import PluginInfo, Plugins
+from hf2q.types import Record
 
 HEAVY = frozenset(
     {
@@ -47,25 +50,37 @@ def normal(seed: int, *shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.fl
     return np.random.RandomState(seed).standard_normal(shape).astype(np.float32)
 
 
+class Extra(Record, frozen=True, kw_only=True):
+    """An entry point of no distribution."""
+
+    name: str
+    value: str
+    dist: None = None
+
+
 class Contract:
     """Checks of the plugin as a whole.
 
     plugin  its name (the entry point's) or its distribution's; it must be installed
+    extra   further plugin modules to load beside it, for a plugin that builds on another
     """
 
     plugin: ClassVar[str] = ""
+    extra: ClassVar[Collection[str]] = ()
 
     @classmethod
     def plugins(cls) -> Plugins:
-        """Core and the plugin under test, loaded strictly: whatever is wrong with it is raised."""
+        """Core, the plugin under test and `extra`, loaded strictly: whatever is wrong with them is raised."""
         assert cls.plugin, f"{cls.__name__}.plugin is not set"
-        return Plugins.load(only=[cls.plugin], strict=True)
+        points = [*discover(), *(cast("EntryPoint", Extra(name=module, value=module)) for module in cls.extra)]
+        return Plugins.load(only=[cls.plugin, *cls.extra], strict=True, entry_points=points)
 
     @classmethod
     def infos(cls) -> list[PluginInfo]:
         """The records of the plugin under test (a distribution may bring several)."""
-        loaded = [info for info in cls.plugins().infos if info.status == "loaded"]
-        return [info for info in loaded if info.name != "builtin" or cls.plugin == "builtin"]
+        wanted = normalized(cls.plugin)
+        own = [info for info in cls.plugins().infos if info.module not in cls.extra]
+        return [info for info in own if wanted in (normalized(info.name), normalized(info.distribution))]
 
     def test_the_plugin_loads(self) -> None:
         """It is installed, states the API version, and its hooks yield what they must."""

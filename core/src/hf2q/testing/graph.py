@@ -20,7 +20,7 @@ from hf2q.backends.weights import ArraySource, Weights
 from hf2q.errors import LoadError
 from hf2q.formats.gguf import open_gguf
 from hf2q.testing.arch import FamilyContract
-from hf2q.testing.contract import not_checked
+from hf2q.testing.contract import normal, not_checked
 from hf2q.types import HParams, resolve
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class GraphContract(FamilyContract):
     """Subclass it, set `plugin`, `arch`, `config` and `reference`, and pytest runs the checks on every backend here.
 
     reference  an .npz with ``ids`` int (N, T) and ``logits`` float32 (N, T, V), recorded with another implementation
-               from the weights of `TinyCheckpoint` (see docs/how-to/record-reference-logits.md)
+               from the weights of `TinyCheckpoint` (hf2q-example-arch has the program in its PROVENANCE.md)
     tolerance  largest difference of logits, relative to the largest logit
     backends   which to run on; one that cannot run here is "not checked"
     """
@@ -84,12 +84,16 @@ class GraphContract(FamilyContract):
 
     @pytest.fixture
     def arrays(self, tmp_path: Path) -> dict[str, Float32]:
-        """The tiny model's tensors as a GGUF file has them."""
+        """The tiny model's tensors."""
+        return self.tensors(tmp_path)
+
+    def tensors(self, folder: Path) -> dict[str, Float32]:
+        """The tiny model's tensors as a GGUF file has them, converted in `folder`."""
         from hf2q.convert import convert
 
-        source = self.checkpoint().write(tmp_path / "checkpoint")
-        convert(source, "f32", tmp_path / "model.gguf", mtp=self.mtp, plugins=self.plugins())
-        with open_gguf(tmp_path / "model.gguf") as file:
+        source = self.checkpoint().write(folder / "checkpoint")
+        convert(source, "f32", folder / "model.gguf", mtp=self.mtp, plugins=self.plugins())
+        with open_gguf(folder / "model.gguf") as file:
             return {
                 name: file.rows(name).view(np.float32).reshape(tensor.shape).copy()
                 for name, tensor in file.tensors.items()
@@ -139,14 +143,22 @@ class GraphContract(FamilyContract):
             with pytest.raises(LoadError, match=re.escape(name)):
                 self.build("reference", rest)
 
+    def test_an_optional_tensor_can_be_left_out(self, arrays: dict[str, Float32]) -> None:
+        """What the catalog calls optional the graph can do without: else a missing one goes unnoticed until now."""
+        optional = {spec.name for spec in self.checkpoint().specs if spec.optional}
+        for name in self.build("reference", arrays).taken & optional:
+            rest = {other: array for other, array in arrays.items() if other != name}
+            assert np.isfinite(self.build("reference", rest).logits(self.ids(1, 3))).all(), f"without {name}"
+
     def test_every_tensor_matters(self, arrays: dict[str, Float32]) -> None:
         """Other numbers in any tensor give other logits."""
         ids = self.ids(1, 12)
         model = self.build("reference", arrays)
         before = model.logits(ids)
         for name in sorted(model.taken):
-            changed = {**arrays, name: arrays[name] * np.float32(0.5)}
-            after = self.build("reference", changed).logits(ids)
+            # not by one factor: a norm may follow that takes it out again
+            noise: Float32 = (1 + normal(16, *arrays[name].shape) / 2).astype(np.float32)
+            after = self.build("reference", {**arrays, name: arrays[name] * noise}).logits(ids)
             assert np.abs(after - before).max() > 1e-6 * np.abs(before).max(), f"{name} has no effect"
 
     # ------------------------------------------------------------------------------------------------------- the laws

@@ -47,7 +47,10 @@ class TokenizerContract(Contract):
 
     def folders(self, tmp_path: Path) -> Iterator[tuple[Path, int, str]]:
         """Tokenizers to try: folder, number of tokens, and the name that is expected for its structure."""
-        for pre in self.plugins().arch(self.arch).pre_tokenizers:
+        known = self.plugins().arch(self.arch).pre_tokenizers
+        if not known:
+            not_checked("the family names no pre-tokenizer")
+        for pre in known:
             folder = tmp_path / pre.name
             folder.mkdir()
             write_tokenizer(folder, pre, 270)

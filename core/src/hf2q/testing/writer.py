@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -141,57 +141,78 @@ class WriterContract(Contract):
 
     # ------------------------------------------------------------------------------------------------ what is refused
 
-    def refused(self, tmp_path: Path, *calls: tuple[str, Bytes]) -> None:
-        """Check that the last of `calls`, or the close after them, is refused, and that nothing is left."""
+    def refused(self, tmp_path: Path, pieces: Sequence[tuple[str, Bytes]]) -> None:
+        """Check that a whole file made of `pieces` is refused somewhere, and that nothing of it is left."""
         path = self.output(tmp_path)
         writer = self.open(path, self.plan())
-        for name, piece in calls[:-1]:
-            writer.write(name, piece)
-        with pytest.raises(WriteError):
-            self.finish(writer, *calls[-1])
-        writer.abort()
+        try:
+            with pytest.raises(WriteError):
+                self.finish(writer, pieces)
+        finally:
+            writer.abort()
         assert not path.exists(), "a refused file has its final name"
         assert list(tmp_path.iterdir()) == [], "something of a refused file is left"
 
     @staticmethod
-    def finish(writer: Writer, name: str, piece: Bytes) -> None:
-        """One more piece, then the end."""
-        writer.write(name, piece)
+    def finish(writer: Writer, pieces: Sequence[tuple[str, Bytes]]) -> None:
+        """Write all pieces and close."""
+        for name, piece in pieces:
+            writer.write(name, piece)
         writer.close()
 
-    def test_another_order_is_refused(self, tmp_path: Path) -> None:
+    def pieces(self) -> list[tuple[str, Bytes]]:
+        """The whole plan as it should be written."""
+        plan = self.plan()
+        data = self.data(plan)
+        return [(tensor.name, data[tensor.name]) for tensor in plan.tensors]
+
+    @pytest.mark.parametrize("place", [0, 5])
+    def test_another_order_is_refused(self, place: int, tmp_path: Path) -> None:
         """Tensors come in the plan's order."""
-        data = self.data(self.plan())
-        second = self.plan().tensors[1].name
-        self.refused(tmp_path, (second, data[second]))
+        pieces = self.pieces()
+        pieces[place], pieces[place + 1] = pieces[place + 1], pieces[place]
+        self.refused(tmp_path, pieces)
 
-    def test_a_tensor_that_is_not_planned_is_refused(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("place", [0, 7])
+    def test_a_tensor_that_is_not_planned_is_refused(self, place: int, tmp_path: Path) -> None:
         """So is a name nobody knows."""
-        self.refused(tmp_path, ("blk.9.nobody.weight", np.zeros(4, np.uint8)))
+        pieces = self.pieces()
+        pieces.insert(place, ("blk.9.nobody.weight", np.zeros(4, np.uint8)))
+        self.refused(tmp_path, pieces)
 
-    def test_too_many_bytes_are_refused(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("place", [0, 3, 6])
+    def test_too_many_bytes_are_refused(self, place: int, tmp_path: Path) -> None:
         """A tensor has the bytes that the plan says, not more."""
-        first = self.plan().tensors[0]
-        self.refused(tmp_path, (first.name, np.zeros(first.nbytes + 1, np.uint8)))
+        pieces = self.pieces()
+        name, piece = pieces[place]
+        pieces[place] = name, np.append(piece, np.uint8(0))
+        self.refused(tmp_path, pieces)
 
-    def test_too_few_bytes_are_refused(self, tmp_path: Path) -> None:
-        """Nor fewer: the next tensor may not begin."""
-        plan = self.plan()
-        first, second = plan.tensors[:2]
-        data = self.data(plan)
-        self.refused(tmp_path, (first.name, data[first.name][:-1]), (second.name, data[second.name]))
+    @pytest.mark.parametrize("place", [0, 3, 6])
+    def test_too_few_bytes_are_refused(self, place: int, tmp_path: Path) -> None:
+        """Nor fewer."""
+        pieces = self.pieces()
+        name, piece = pieces[place]
+        pieces[place] = name, piece[:-1]
+        self.refused(tmp_path, pieces)
 
-    def test_a_tensor_twice_is_refused(self, tmp_path: Path) -> None:
-        """A complete tensor gets no more."""
-        plan = self.plan()
-        first = plan.tensors[0].name
-        data = self.data(plan)
-        self.refused(tmp_path, (first, data[first]), (first, data[first]))
+    @pytest.mark.parametrize("place", [0, 6])
+    def test_a_tensor_twice_is_refused(self, place: int, tmp_path: Path) -> None:
+        """A complete tensor gets no more, at once or later."""
+        pieces = self.pieces()
+        for again in ([*pieces[: place + 1], *pieces[place:]], [*pieces, pieces[place]]):
+            self.refused(tmp_path, again)
 
-    def test_a_missing_tensor_is_refused_at_the_end(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("place", [0, 3, 6])
+    def test_a_missing_tensor_is_refused(self, place: int, tmp_path: Path) -> None:
         """Closing needs everything to be there."""
-        first = self.plan().tensors[0].name
-        self.refused(tmp_path, (first, self.data(self.plan())[first]))
+        pieces = self.pieces()
+        del pieces[place]
+        self.refused(tmp_path, pieces)
+
+    def test_nothing_at_all_is_refused(self, tmp_path: Path) -> None:
+        """A header alone is no file."""
+        self.refused(tmp_path, [])
 
     # --------------------------------------------------------------------------------------------------- interruption
 

@@ -44,4 +44,5 @@ def hf2q_tensor_catalogs() -> Iterator[TensorCatalog]:
 @hookimpl
 def hf2q_forward_graphs() -> Iterator[GraphEntry]:
     """Its forward pass."""
-    yield GraphEntry(arch="example", graph="hf2q_example_arch.graph:ExampleGraph", caches=("kv",))
+    graph = "hf2q_example_arch.graph:ExampleGraph"
+    yield GraphEntry(arch="example", graph=graph, caches=("kv",))

@@ -1,4 +1,4 @@
-"""`ExampleHParams`: the sizes of one model, from ``config.json`` when converting, from GGUF metadata when loading."""
+"""The sizes of one model, from ``config.json`` when converting, from GGUF metadata when loading."""
 
 from __future__ import annotations
 
@@ -46,13 +46,12 @@ class ExampleHParams(Record, frozen=True, kw_only=True):
         """From ``config.json``. Errors: ConfigError for a key that is missing, wrong or not known."""
         c = Config(config)
         n_head, n_embd = c.size("num_attention_heads"), c.size("hidden_size")
-        c.expect("hidden_act", ("silu",), "the FFN is SwiGLU")
-        c.expect("attention_bias", (False,), "there is no place for biases")
-        c.expect("mlp_bias", (False,), "there is no place for biases")
+        for key, only in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
+            c.expect(key, (only,), "nothing else is implemented")
         if c.flag("tie_word_embeddings", False) == any(tensor.name == "lm_head.weight" for tensor in tensors):
             raise ConfigError("config.json: tie_word_embeddings contradicts the checkpoint's tensors")
         rope = c.section("rope_parameters") or Config({})
-        rope.expect("rope_type", ("default",), "scaled positions are not implemented")
+        rope.expect("rope_type", ("default",), "nothing else is implemented")
         found = cls(
             n_layer=c.size("num_hidden_layers"),
             n_vocab=c.size("vocab_size"),

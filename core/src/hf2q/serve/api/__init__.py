@@ -11,6 +11,7 @@
     schema             what is sent
     sse                event streams
     disconnect         work that ends when the client goes
+    head               HEAD where GET is
     request_id         x-request-id
     errors             exceptions to status and body
     settings           limits

@@ -14,6 +14,7 @@ from litestar.types import ASGIApp
 from hf2q.errors import Hf2qError
 from hf2q.serve.api.chat_completions import chat_completions
 from hf2q.serve.api.errors import on_hf2q_error, on_http_exception, on_other
+from hf2q.serve.api.head import Head
 from hf2q.serve.api.request_id import RequestId
 from hf2q.serve.api.schema import Health, ModelList, ModelRow
 from hf2q.serve.api.service import Service
@@ -30,7 +31,7 @@ def create_app(service: Service, settings: ApiSettings | None = None) -> ASGIApp
         logging_config=None,
         request_max_body_size=None,  # `read_body` has its own limit
     )
-    return RequestId(app)
+    return RequestId(Head(app))
 
 
 @get("/health")

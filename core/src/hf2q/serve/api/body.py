@@ -13,19 +13,20 @@ import msgspec
 from litestar import Request
 
 from hf2q.errors import RequestError
+from hf2q.serve.api.disconnect import ClientGone
 from hf2q.serve.api.errors import HttpRefusal
 
 Wanted = TypeVar("Wanted")
 
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
-_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$")
-_EXTRA = re.compile(r"^Object contains unknown field `(?P<name>.*)`$")
+_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
+_EXTRA = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 
 
 async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
     """The body, of at most `limit` bytes, said to be JSON.
 
-    Errors: HttpRefusal 415 for another content type or an encoding, 413 for a body that is too long.
+    Errors: HttpRefusal 415 for another content type or an encoding, 413 for a body that is too long; ClientGone.
     """
     headers = request.headers
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -42,11 +43,16 @@ async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
         raise _too_long(limit)
     pieces: list[bytes] = []
     size = 0
-    async for piece in request.stream():
-        size += len(piece)
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] != "http.request":
+            raise ClientGone
+        size += len(message["body"])
         if size > limit:
             raise _too_long(limit)
-        pieces.append(piece)
+        pieces.append(message["body"])
+        more = message["more_body"]
     return b"".join(pieces)
 
 

@@ -1,9 +1,12 @@
-"""``POST /v1/chat/completions``: a request becomes a generation, and that a response, whole or as a stream."""
+"""``POST /v1/chat/completions``: a request becomes a generation, and that a response, whole or as a stream.
+
+Both are made of the same pieces. Stop strings act on the text as the model writes it, reasoning and its markers
+included. Everything that can be refused is refused before the first byte of a stream.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -19,7 +22,7 @@ from hf2q.serve.api.answer import Answer
 from hf2q.serve.api.body import read_body
 from hf2q.serve.api.chat_request import ChatRequest, parse_chat_request
 from hf2q.serve.api.disconnect import ClientGone, while_connected
-from hf2q.serve.api.errors import refusal
+from hf2q.serve.api.errors import log_refusal, refusal
 from hf2q.serve.api.request_id import request_id
 from hf2q.serve.api.schema import (
     AssistantMessage,
@@ -38,8 +41,6 @@ from hf2q.serve.chat import Chat, Prompt
 from hf2q.serve.engine import Engine
 from hf2q.serve.events import GenerateRequest
 from hf2q.types import Record
-
-log = logging.getLogger(__name__)
 
 FINGERPRINT = f"hf2q-{hf2q.__version__}"
 _NOBODY = 499  # nginx's code for a client that has gone; nobody receives it
@@ -82,14 +83,18 @@ async def chat_completions(request: Request[Any, Any, Any]) -> ASGIResponse:
     service: Service = request.app.state.service
     settings: ApiSettings = request.app.state.settings
     engine, chat = service.require()
-    asked = parse_chat_request(await read_body(request, settings.max_body))
+    try:
+        body = await read_body(request, settings.max_body)
+    except ClientGone:
+        return ASGIResponse(status_code=_NOBODY)
+    asked = parse_chat_request(body)
     service.require(asked.model)
     generate, prompt = await asyncio.to_thread(_prepared, asked, engine, chat, service, request_id(request.scope))
     # from here to the response nothing waits, so that the generation always has somebody who closes it
     answer = Answer(engine.submit(generate), chat.splitter(prompt))
     envelope = Envelope(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=asked.model)
     if asked.stream:
-        frames = stream(answer, envelope, include_usage=asked.include_usage)
+        frames = stream(answer, envelope, request_id(request.scope), include_usage=asked.include_usage)
         return EventStream(frames, ping_s=settings.ping_s, on_end=answer.close)
     try:
         completion = await while_connected(collect(answer, envelope), request.receive)
@@ -137,8 +142,8 @@ async def collect(answer: Answer, envelope: Envelope) -> ChatCompletion:
     return envelope.completion(message, piece.finish_reason, piece.usage)
 
 
-async def stream(answer: Answer, envelope: Envelope, *, include_usage: bool) -> AsyncGenerator[bytes, None]:
-    """The answer as frames. Once the first is out, an error can only be told in the last."""
+async def stream(answer: Answer, envelope: Envelope, id: str, *, include_usage: bool) -> AsyncGenerator[bytes, None]:
+    """The answer as frames. Once the first is out, an error can only be told in the last. `id` is for the log."""
     # null in every frame but the last, so that readers can tell that it will come
     pending = None if include_usage else UNSET
 
@@ -157,7 +162,8 @@ async def stream(answer: Answer, envelope: Envelope, *, include_usage: bool) -> 
                 if include_usage:
                     yield envelope.chunk(usage=piece.usage)
     except Exception as error:
-        log.error("request %s: the stream ends in an error", envelope.id, exc_info=error)
-        yield frame(encode(refusal(error).body))
+        found = refusal(error)
+        log_refusal(id, found, None if isinstance(error, RequestError) else error)
+        yield frame(encode(found.body))
         return
     yield DONE

@@ -11,6 +11,7 @@ from hf2q.errors import RequestError
 from hf2q.serve.api.body import decode_as, decode_object
 from hf2q.serve.api.fields import check_fields
 from hf2q.serve.chat import Message
+from hf2q.serve.sampling import REPETITION_PENALTY
 from hf2q.types import Record
 
 MAX_STOPS = 4
@@ -95,7 +96,7 @@ class _Body(msgspec.Struct):
     seed: Annotated[int, _INT64] | None = None
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=REPETITION_PENALTY[0], le=REPETITION_PENALTY[1])] | None = None
     logit_bias: dict[str, _Bias] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     # hints
@@ -139,7 +140,7 @@ def _sampling(given: _Body) -> dict[str, Any]:
 
 
 def _token(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and text == str(int(text))):
         raise RequestError(
             f"logit_bias has the key {text[:40]!r}, expected a token id", param="logit_bias", code="invalid_value"
         )

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 _NO_RETRY = {"x-should-retry": "false"}
+_LONGEST = 1000
+"""Characters of a message: it may quote what a client sent, which is as long as the client likes."""
 
 
 class ErrorObject(Record, frozen=True, kw_only=True):
@@ -103,9 +105,15 @@ def _made(
     code: str | None,
     headers: Mapping[str, str] | None = None,
 ) -> Refusal:
-    message = f"{error.message} ({error.hint})" if error.hint else error.message
-    body = ErrorBody(error=ErrorObject(message=message, type=kind, param=param, code=code))
+    message = _cut(error.message, _LONGEST)
+    if error.hint:
+        message = f"{message} ({error.hint})"
+    body = ErrorBody(error=ErrorObject(message=message, type=kind, param=param and _cut(param, 200), code=code))
     return Refusal(status=status, body=body, headers=dict(headers or {}))
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
 def on_hf2q_error(request: Request[Any, Any, Any], error: Hf2qError) -> Response[bytes]:
@@ -123,7 +131,8 @@ def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> 
         message, code = f"{request.method} is not allowed for {path}", "method_not_allowed"
     else:
         message, code = str(error.detail), None
-    return _response(request, HttpRefusal(message, status=status, code=code, headers=error.headers))
+    refused = HttpRefusal(message, status=status, code=code, headers=error.headers)
+    return _response(request, refused, bug=status >= 500)
 
 
 def on_other(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -133,14 +142,14 @@ def on_other(request: Request[Any, Any, Any], error: Exception) -> Response[byte
 
 def _response(request: Request[Any, Any, Any], error: Exception, *, bug: bool = False) -> Response[bytes]:
     found = refusal(error)
-    id = request_id(request.scope)
-    log.log(
-        logging.ERROR if bug else logging.INFO,
-        "request %s: %d, %s",
-        id,
-        found.status,
-        found.body.error.message,
-        exc_info=error if bug else None,
-    )
+    log_refusal(request_id(request.scope), found, error if bug else None)
     body = msgspec.json.encode(found.body)
     return Response(body, status_code=found.status, headers=found.headers, media_type="application/json")
+
+
+def log_refusal(id: str, found: Refusal, bug: BaseException | None) -> None:
+    """One line about a request that was refused or failed, with the traceback of `bug`."""
+    # what a client sent must not be able to write lines or control a terminal
+    message = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in found.body.error.message)
+    level = logging.INFO if bug is None else logging.ERROR
+    log.log(level, "request %s: %d, %s", id, found.status, message, exc_info=bug)

@@ -77,20 +77,24 @@ def check_fields(fields: Mapping[str, msgspec.Raw]) -> None:
     """Errors: RequestError naming the first field that is unknown, or refused and set."""
     for name, raw in fields.items():
         if name in REFUSED:
-            _check_refused(name, msgspec.json.decode(raw))
+            _check_refused(name, raw)
         elif name not in _ALL:
             raise _unknown(name)
 
 
-def _check_refused(name: str, value: Any) -> None:
+def _check_refused(name: str, raw: msgspec.Raw) -> None:
     reason, neutral = REFUSED[name]
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        value = raw  # a number beyond all bounds, or lists without end: it asks for something in any case
     # 1 == True, so the type decides too
-    if value is None or any(type(value) is type(given) and value == given for given in neutral):
+    if value is None or any(type(value) is type(one) and value == one for one in neutral):
         return
-    text = msgspec.json.encode(value).decode()
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
-    only = f"; only {' or '.join(_json(given) for given in neutral[:1])} is accepted" if neutral else ""
-    raise RequestError(f"{name} is {shown}, but {reason}{only}", param=name, code="unsupported_parameter")
+    given = memoryview(raw)
+    text = bytes(given[:60]).decode("utf-8", "ignore") + ("..." if len(given) > 60 else "")
+    only = f"; only {_json(neutral[0])} is accepted" if neutral else ""
+    raise RequestError(f"{name} is {text}, but {reason}{only}", param=name, code="unsupported_parameter")
 
 
 def _unknown(name: str) -> RequestError:

@@ -37,8 +37,8 @@ class Usage(Record, frozen=True, kw_only=True):
 class AssistantMessage(Record, frozen=True, kw_only=True):
     """The answer of a unary response. `reasoning_content` is there when the model reasoned."""
 
-    content: str
     role: Literal["assistant"] = "assistant"
+    content: str
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
 
@@ -46,22 +46,22 @@ class AssistantMessage(Record, frozen=True, kw_only=True):
 class Choice(Record, frozen=True, kw_only=True):
     """The one choice of a unary response."""
 
-    message: AssistantMessage
-    finish_reason: FinishReason
     index: int = 0
+    message: AssistantMessage
     logprobs: None = None
+    finish_reason: FinishReason
 
 
 class ChatCompletion(Record, frozen=True, kw_only=True):
     """A unary response."""
 
     id: str
+    object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
+    system_fingerprint: str
     choices: tuple[Choice, ...]
     usage: Usage
-    system_fingerprint: str
-    object: Literal["chat.completion"] = "chat.completion"
 
 
 class ChunkDelta(Record, frozen=True, kw_only=True):
@@ -75,32 +75,32 @@ class ChunkDelta(Record, frozen=True, kw_only=True):
 class ChunkChoice(Record, frozen=True, kw_only=True):
     """The one choice of a chunk."""
 
-    delta: ChunkDelta
-    finish_reason: FinishReason | None = None
     index: int = 0
+    delta: ChunkDelta
     logprobs: None = None
+    finish_reason: FinishReason | None = None
 
 
 class ChatChunk(Record, frozen=True, kw_only=True):
     """One frame of a stream. `usage` is null in all frames but the last when usage is asked for, else not there."""
 
     id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
-    choices: tuple[ChunkChoice, ...]
     system_fingerprint: str
+    choices: tuple[ChunkChoice, ...]
     usage: Usage | UnsetType | None = UNSET
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
 
 
 class ModelRow(Record, frozen=True, kw_only=True):
     """One model of ``/v1/models``; the fields after `owned_by` are hf2q's own and absent while it loads."""
 
     id: str
-    created: int
-    loaded: bool
     object: Literal["model"] = "model"
+    created: int
     owned_by: Literal["hf2q"] = "hf2q"
+    loaded: bool
     arch: str | UnsetType = UNSET
     backend: str | UnsetType = UNSET
     context_length: int | UnsetType = UNSET
@@ -109,8 +109,8 @@ class ModelRow(Record, frozen=True, kw_only=True):
 class ModelList(Record, frozen=True, kw_only=True):
     """``/v1/models``."""
 
-    data: tuple[ModelRow, ...]
     object: Literal["list"] = "list"
+    data: tuple[ModelRow, ...]
 
 
 class Health(Record, frozen=True, kw_only=True):

@@ -172,11 +172,12 @@ class _Server(uvicorn.Server):
             return
         self._service.stop()
         self.should_exit = True
+        # also when nothing runs: a request that is still being read has not reached the engine
+        asyncio.get_running_loop().call_later(self._drain_s, self._cut)
         if self._engine is not None and (self._engine.active or self._engine.waiting):
             self._note(
                 f"finishing running answers, for at most {self._drain_s:g} s; press Ctrl-C again to end them now"
             )
-            asyncio.get_running_loop().call_later(self._drain_s, self._cut)
         else:
             self._note("stopping")
 

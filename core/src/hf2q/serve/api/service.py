@@ -6,9 +6,10 @@ import enum
 import logging
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from hf2q.errors import RequestError
+from hf2q.errors import RequestError, listing
 from hf2q.serve.api.errors import HttpRefusal
 from hf2q.serve.api.schema import Health, ModelRow, Ready
 from hf2q.serve.chat import Chat
@@ -130,9 +131,18 @@ class Service:
         return Ready(ready=phase is Phase.READY, detail=phase.value)
 
 
+def served_name(path: Path) -> str:
+    """The name under which a model file is served: valid text, whatever the file is called."""
+    name = path.name.removesuffix(".gguf") or path.name
+    return name.encode("utf-8", "replace").decode("utf-8")
+
+
 def model_defaults(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling fields that a model file sets. What it sets to something impossible is left out, with a warning."""
+    """The sampling fields that a model file sets. What cannot be honoured is left out, with a warning."""
     found: dict[str, Any] = {}
+    others = [key for key in metadata if key.startswith("general.sampling.") and key not in SAMPLING_KEYS]
+    if others:
+        log.warning("the model file recommends sampling that is not available: %s", listing(others))
     for key, name in SAMPLING_KEYS.items():
         value = metadata.get(key)
         if value is None:
@@ -140,7 +150,7 @@ def model_defaults(metadata: Mapping[str, Any]) -> dict[str, Any]:
         field: dict[str, Any] = {name: value}
         try:
             SamplingParams(**field)
-        except (RequestError, TypeError) as error:
+        except RequestError as error:
             log.warning("the model file's %s is left out: %s", key, error)
             continue
         found |= field

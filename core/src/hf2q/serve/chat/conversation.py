@@ -100,11 +100,12 @@ class Chat:
             param = f"chat_template_kwargs.{name}"
             if name not in known:
                 raise RequestError(
-                    f"the model's chat template does not read {name!r}; it reads: {listing(known) or 'nothing'}",
+                    f"a request cannot set {name!r} for the model's chat template; it can set: "
+                    f"{listing(known) or 'nothing'}",
                     param=param,
                 )
             if name in _BOOLEAN and not isinstance(value, bool):
-                raise RequestError(f"{name} is {value!r}, expected true or false", param=param)
+                raise RequestError(f"{name} is {value!r:.60}, expected true or false", param=param)
 
 
 def _probe(template: ChatTemplate) -> tuple[bool, bool]:

@@ -16,16 +16,17 @@ import json
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any, NoReturn
 
-from jinja2 import Environment, TemplateError, meta, nodes
+from jinja2 import Environment, TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeVisitor
 
 
 class GenerationTag(Extension):
@@ -79,8 +80,82 @@ def _strftime_now(form: str) -> str:
 def compiled(source: str) -> tuple[Callable[..., str], list[str]]:
     """The template's render function, and the names of the variables it reads from outside."""
     env = environment()
-    wanted = meta.find_undeclared_variables(env.parse(source))
+    wanted = Reads(env.parse(source)).found
     return env.from_string(source).render, sorted(wanted - env.globals.keys())
+
+
+class Reads(NodeVisitor):
+    """The names that a template may read before it has set them itself: `found`.
+
+    jinja2's own `meta.find_undeclared_variables` also gives names that are always set first inside a branch.
+    """
+
+    def __init__(self, template: nodes.Template) -> None:
+        self.found: set[str] = set()
+        self._set: set[str] = set()
+        self.visit(template)
+
+    def visit_Name(self, node: nodes.Name) -> None:
+        """A name that is read, or set by what contains it."""
+        if node.ctx != "load":
+            self._set.add(node.name)
+        elif node.name not in self._set:
+            self.found.add(node.name)
+
+    def visit_Assign(self, node: nodes.Assign) -> None:
+        """``{% set x = … %}``: the value is read first."""
+        self.visit(node.node)
+        self.visit(node.target)
+
+    def visit_AssignBlock(self, node: nodes.AssignBlock) -> None:
+        """``{% set x %}…{% endset %}``."""
+        self._inside([node.filter, *node.body])
+        self.visit(node.target)
+
+    def visit_If(self, node: nodes.If) -> None:
+        """After the branches, what all of them set is set."""
+        for one in (node, *node.elif_):
+            self.visit(one.test)
+        branches = [node.body, *(other.body for other in node.elif_), node.else_]
+        self._set |= set.intersection(*(self._inside(branch) for branch in branches))
+
+    def visit_For(self, node: nodes.For) -> None:
+        """What a loop sets is gone after it."""
+        self.visit(node.iter)
+        self._inside([node.target, node.test, *node.body], "loop")
+        self._inside(node.else_)
+
+    def visit_Macro(self, node: nodes.Macro) -> None:
+        """Arguments are set by the call."""
+        self._set.add(node.name)
+        self._inside([*node.defaults, *node.args, *node.body], "caller", "kwargs", "varargs")
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> None:
+        """A macro without a name, and the call that gets it."""
+        self.visit(node.call)
+        self._inside([*node.defaults, *node.args, *node.body])
+
+    def visit_With(self, node: nodes.With) -> None:
+        """``{% with x = … %}``."""
+        self._inside([*node.values, *node.targets, *node.body])
+
+    def visit_FilterBlock(self, node: nodes.FilterBlock) -> None:
+        """A scope of its own, as is every block."""
+        self._inside([node.filter, *node.body])
+
+    def visit_Scope(self, node: nodes.Scope) -> None:
+        """What `GenerationTag` makes."""
+        self._inside(node.body)
+
+    def _inside(self, parts: Iterable[nodes.Node | None], *names: str) -> set[str]:
+        """Visit `parts` in a scope of their own in which `names` are set; what is set at its end."""
+        before = self._set
+        self._set = before | set(names)
+        for part in parts:
+            if part is not None:
+                self.visit(part)
+        after, self._set = self._set, before
+        return after
 
 
 def answer(work: Callable[[], Any], seconds: float) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""The contract suites over every plugin that is installed here, as `hf2q plugins check` runs them."""
+
+import pytest
+
+from hf2q import known
+from hf2q.plugins import Plugins
+from hf2q.testing.arch import FamilyContract
+from hf2q.testing.checking import suites
+
+FIRST_PARTY = {*known.ARCHS.values(), *known.CODECS.values()}
+LOADED = [info for info in Plugins.load().infos if info.status != "disabled"]
+
+
+@pytest.mark.parametrize("info", LOADED, ids=lambda info: info.name)
+def test_it_loads(info):
+    assert info.status == "loaded", info.reason
+
+
+def test_no_names_clash():
+    assert [clash.message for clash in Plugins.load().clashes] == []
+
+
+def test_the_table_of_known_names_is_complete():
+    """What a first-party plugin provides is in `hf2q.known`, so that a miss says what to install."""
+    entries = {info.distribution: info for info in LOADED if info.distribution in FIRST_PARTY}
+    assert entries
+    for distribution, info in entries.items():
+        for kind, table in (("arch", known.ARCHS), ("codec", known.CODECS), ("recipe", known.RECIPES)):
+            unknown = [name for name in info.provides.get(kind, ()) if table.get(name) != distribution]
+            assert not unknown, f"hf2q.known lacks {kind} {unknown} of {distribution}"
+    for entry in Plugins.load().archs:
+        if entry.arch in known.ARCHS:
+            unknown = [name for name in entry.hf_architectures if name not in known.HF_ARCHITECTURES]
+            assert not unknown, f"hf2q.known lacks the checkpoint classes {unknown}"
+
+
+def collected():
+    """A test class for each suite, named after the plugin."""
+    for info in LOADED:
+        name = "builtin" if info.name == "builtin" else info.distribution
+        if info.status == "loaded":
+            for suite, cls in suites(name).items():
+                # a family without a tiny configuration is checked by its own tests, where its data is
+                if not (issubclass(cls, FamilyContract) and cls.config is None):
+                    yield f"{suite}_{info.name}", cls
+
+
+globals().update(collected())
