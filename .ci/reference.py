@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/reference from the source: hooks, errors and command line.
+"""Write the generated pages of docs/reference from the source: hooks, errors, command line, and tables of the HTTP API.
 
     .venv/bin/python .ci/reference.py            # write them
     .venv/bin/python .ci/reference.py --check    # exit 1 when a page is not what would be written
@@ -15,6 +15,8 @@ import os
 import re
 import sys
 from pathlib import Path
+
+import reference_http
 
 from hf2q import cli, errors, hookspecs
 
@@ -85,6 +87,7 @@ def _block(words: list[str], title: str) -> str:
 def main() -> int:
     """Write or check the pages."""
     pages = {"hooks.md": hooks(), "errors.md": error_page(), "cli.md": command_page()}
+    pages["http.md"] = reference_http.filled((PAGES / "http.md").read_text(encoding="utf-8"))
     stale = [name for name, text in pages.items() if not _same(PAGES / name, text)]
     if "--check" in sys.argv[1:]:
         if stale:

@@ -50,6 +50,7 @@ TYPES = {
     "IQ4_XS": (256, 136, "quantize_iq4_xs"),
     "IQ3_XXS": (256, 98, "quantize_iq3_xxs"),
     "IQ3_S": (256, 110, "quantize_iq3_s"),
+    "IQ2_XS": (256, 74, "quantize_iq2_xs"),
     "IQ2_S": (256, 82, "quantize_iq2_s"),
     "TQ1_0": (256, 54, "quantize_tq1_0"),
     "TQ2_0": (256, 66, "quantize_tq2_0"),

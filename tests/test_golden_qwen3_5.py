@@ -18,8 +18,7 @@ from hf2q.types import ValueType
 
 DATA = Path(__file__).parent / "data"
 GOLDEN = {name: json.loads((DATA / f"{name}.golden.json").read_text()) for name in ("qwen3_5", "qwen3_5_moe")}
-QUANTS = ("q8_0", "q4_0", "q4_k_m", "q6_k")
-KEYS = ("f32", "f16", "bf16", *(f"{quant}|{via}" for quant in QUANTS for via in ("bf16", "f16")))
+CASES = [(name, key) for name, golden in GOLDEN.items() for key in golden["tensors"]]
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +54,24 @@ def content(path):
     return tensors, [(field.key, [kinds[field.key], described(field.value)]) for field in fields]
 
 
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize(("name", "key"), CASES)
 def test_files_equal_the_reference(plugins, tmp_path, name, key):
     source = DATA / name if (DATA / name).is_dir() else require_fixture(name)
     golden = GOLDEN[name]
-    quant, _, via = key.partition("|")
-    made = convert(source, quant, tmp_path / "out.gguf", via=via or "auto", plugins=plugins)
+    quant, via, matrix = (*key.split("|"), "", "")[:3]
+    imatrix = DATA / f"{name}.imatrix" if matrix else None
+    made = convert(source, quant, tmp_path / "out.gguf", via=via or "auto", imatrix=imatrix, plugins=plugins)
     tensors, metadata = content(made.output)
     assert tensors == golden["tensors"][key]
     if key in golden["order"]:
         assert list(tensors) == golden["order"][key]
     if key in golden["kv"]:
         assert metadata == list(golden["kv"][key].items())
+
+
+def test_every_mix_is_compared():
+    recipes = {key.partition("|")[0] for key in GOLDEN["qwen3_5"]["tensors"]}
+    assert len(recipes) == 3 + 16
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -195,3 +195,10 @@ def test_model_that_cannot_be_loaded(monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert json.loads(err)["error"]["message"] == "the file is broken"
+
+
+@pytest.mark.parametrize("words", [["--max-tokens", "1.5"], ["--top-k", "0x10"], ["--seed", "1e3"]])
+def test_integers_are_taken_as_written(words, capsys):
+    """The parser's own reading would round, or take another base."""
+    assert main(["generate", "--model", "absent.gguf", "--prompt", "x", *words]) == 3
+    assert "whole number" in capsys.readouterr().err

@@ -226,6 +226,49 @@ def test_a_reader_that_went_away_is_no_error(tmp_path):
     assert done.stderr == ""
 
 
+def test_a_closed_stdout_is_no_failure():
+    code = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'hf2q', '--version'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_streams_that_the_caller_closed(tmp_path, closed):
+    """Their numbers must not go to a file that is being written, nor is a missing stream a reason to fail."""
+    code = (
+        "import os, sys\n"
+        "from hf2q.cli.exits import usable_streams\n"
+        "usable_streams()\n"
+        "number = os.open('made', os.O_CREAT | os.O_WRONLY)\n"
+        "print('a'); print('b', file=sys.stderr)\n"
+        "sys.exit(0 if number > 2 else 9)"
+    )
+    shut = "; ".join(f"os.close({number})" for number in closed)
+    launch = f"import os, sys; {shut}; os.execv(sys.executable, [sys.executable, '-c', {code!r}])"
+    assert subprocess.run([sys.executable, "-c", launch], cwd=tmp_path, capture_output=True).returncode == 0
+    assert (tmp_path / "made").read_bytes() == b""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8:strict"])
+def test_names_that_the_terminal_cannot_show_are_escaped(tmp_path, encoding):
+    name = b"\xc3\xa9\xff.gguf"
+    (tmp_path / os.fsdecode(name)).write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
+    for words in ([], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "hf2q", "info", name, *words],
+            cwd=tmp_path,
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+    assert os.fsencode(json.loads(done.stdout)["path"]) == name
+
+
+def test_a_refusal_cannot_steer_the_terminal(capsys):
+    ended(ConfigError("bad \x1b[2J\nmore", hint="\x07"))
+    assert capsys.readouterr().err == "error: bad \\x1b[2J\nmore\nhint: \\x07\n"
+
+
 def test_an_interrupt_of_the_process(tmp_path):
     """The signal itself, while a command runs."""
     code = (

@@ -83,6 +83,22 @@ def test_an_honest_codec_passes(monkeypatch, tmp_path):
     assert failures(suite(monkeypatch), tmp_path) == {}
 
 
+def cannot_do_without(x, out, importance):
+    encode(x, out, importance)
+    assert importance.shape == (x.shape[1],)
+
+
+def test_a_codec_that_needs_importance_gets_it(monkeypatch, tmp_path):
+    kernels = {"encode": cannot_do_without}
+    assert failures(suite(monkeypatch, kernels=kernels, needs_importance=True), tmp_path) == {}
+    with pytest.raises(EncodeError, match=r"Q8_0 cannot be encoded without importance, .* for tensor 'blk.0.attn_q"):
+        suite(monkeypatch, needs_importance=True).codec().encode(np.zeros((1, BLOCK), np.float32), name="blk.0.attn_q")
+
+
+def test_a_codec_that_hides_that_it_needs_importance_fails(monkeypatch, tmp_path):
+    assert failures(suite(monkeypatch, kernels={"encode": cannot_do_without}), tmp_path)
+
+
 def whole_tensor_scale(x, out, importance):
     """One scale for all rows: depends on how rows are split."""
     encode(x, out, importance)

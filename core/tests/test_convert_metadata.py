@@ -53,6 +53,41 @@ def test_the_config_may_know_the_name(tmp_path):
     assert fields(tmp_path / "snapshot", {"_name_or_path": "/home/me/models/x"})["general.name"] == "Snapshot"
 
 
+def test_an_empty_name_in_the_config_is_left_out_as_the_converter_does(tmp_path):
+    assert fields(tmp_path / "m", {"_name_or_path": ""}) == {"general.size_label": "500K"}
+    assert default_name(general_metadata(tmp_path / "m", {"_name_or_path": ""}, MATRIX), "f16") == "500K-F16"
+
+
+@pytest.mark.parametrize("odd", [5, ["a/b"], {"a": 1}, None])
+def test_an_origin_that_is_no_text_says_nothing(tmp_path, odd):
+    assert fields(tmp_path / "m", {"_name_or_path": odd})["general.name"] == "M"
+
+
+def test_empty_texts_of_a_card_are_left_out(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "README.md").write_text("---\nauthor: ''\nbase_model: /local/x\n---\n")
+    (tmp_path / "m" / "generation_config.json").write_text('{"sequence": ""}')
+    found = fields(tmp_path / "m")
+    assert found["general.base_model.count"] == 1
+    assert "" not in found.values()
+
+
+def test_a_card_whose_aliases_unfold_without_end(tmp_path, caplog):
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 14)]
+    (tmp_path / "m").mkdir()
+    card = "\n".join(["---", *lines, "tags: *a13", "license: *a13", "author: *a13", "---", ""])
+    (tmp_path / "m" / "README.md").write_text(card)
+    assert fields(tmp_path / "m") == {"general.name": "M", "general.size_label": "500K"}
+    assert len(caplog.text) < 2000
+
+
+def test_text_of_a_card_that_is_not_unicode_is_left_out(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "README.md").write_text('---\nauthor: "\\ud800"\ntags: ["\\udfff", ok]\n---\n')
+    assert fields(tmp_path / "m") == {"general.name": "M", "general.size_label": "500K", "general.tags": ("ok",)}
+
+
 def test_a_model_card(tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "README.md").write_text(CARD)

@@ -40,36 +40,54 @@ def spellings(source):
 def test_a_file_of_the_source_is_never_the_output(source, force):
     for output in spellings(source):
         with pytest.raises(UsageError, match="a file of the source"):
-            check_output(output, source, force=force)
+            check_output(output, source, suffix=".gguf", force=force)
     assert (source / "model.safetensors").read_bytes() == b"weights"
 
 
 def test_a_new_file_beside_or_inside_the_source_is_fine(source):
-    check_output(source / "new.gguf", source, force=False)
-    check_output(source.parent / "new.gguf", source, force=False)
+    check_output(source / "new.gguf", source, suffix=".gguf", force=False)
+    check_output(source.parent / "new.gguf", source, suffix=".gguf", force=False)
+
+
+def test_files_of_the_source_in_folders_of_their_own_are_never_the_output(source):
+    for folder in ("additional_chat_templates", "shards/deep"):
+        (source / folder).mkdir(parents=True)
+        (source / folder / "file").write_text("input")
+    shard = source / "shards" / "deep" / "file"
+    for output in (source / "additional_chat_templates" / "file", shard):
+        with pytest.raises(UsageError, match="a file of the source"):
+            check_output(output, source, [shard], suffix=".gguf", force=True)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "model-2.safetensors", "chat_template.jinja", "x"])
+def test_a_new_file_in_the_source_must_not_look_like_a_part_of_it(source, name):
+    (source.parent / "folder").symlink_to(source)
+    for folder in (source, source.parent / "folder"):
+        with pytest.raises(UsageError, match="among the files of the source"):
+            check_output(folder / name, source, suffix=".gguf", force=True)
 
 
 def test_an_existing_file_needs_force(source):
     output = source.parent / "old.gguf"
     output.write_bytes(b"old")
     with pytest.raises(UsageError) as caught:
-        check_output(output, source, force=False)
+        check_output(output, source, suffix=".gguf", force=False)
     assert "--force" in caught.value.hint
-    check_output(output, source, force=True)
+    check_output(output, source, suffix=".gguf", force=True)
 
 
 def test_places_that_cannot_be_written(source):
     with pytest.raises(WriteError, match="no directory"):
-        check_output(source / "no" / "x.gguf", source, force=True)
+        check_output(source / "no" / "x.gguf", source, suffix=".gguf", force=True)
     with pytest.raises(WriteError, match="no directory"):
-        check_output(source / "config.json" / "x.gguf", source, force=True)
+        check_output(source / "config.json" / "x.gguf", source, suffix=".gguf", force=True)
     (source.parent / "sub").mkdir()
     with pytest.raises(WriteError, match="is a directory"):
-        check_output(source.parent / "sub", source, force=True)
+        check_output(source.parent / "sub", source, suffix=".gguf", force=True)
     loop = source.parent / "loop"
     loop.symlink_to(loop)
     with pytest.raises(WriteError):
-        check_output(loop, source, force=True)
+        check_output(loop, source, suffix=".gguf", force=True)
 
 
 def plan(*fallbacks):
@@ -123,3 +141,13 @@ def test_where_the_file_goes(tmp_path, monkeypatch):
     assert str(_output_path(None, plan(), ".gguf")) == "Some-Model-Q4_K_M.gguf"
     assert _output_path(tmp_path, plan(), ".gguf") == tmp_path / "Some-Model-Q4_K_M.gguf"
     assert str(_output_path("here.bin", plan(), ".gguf")) == "here.bin"
+
+
+def test_outputs_that_name_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="empty text"):
+        _output_path("", plan(), ".gguf")
+    with pytest.raises(WriteError, match="no such directory"):
+        _output_path("missing/", plan(), ".gguf")
+    with pytest.raises(WriteError, match="home directory"):
+        _output_path("~nobody-of-that-name/x.gguf", plan(), ".gguf")

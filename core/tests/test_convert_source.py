@@ -1,6 +1,7 @@
 """What is taken for a checkpoint, and what is refused with which words."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,6 +37,8 @@ def test_a_checkpoint(tmp_path):
         ("https://hub.example/Some/Model-1B", MissingFileError, "hf download Some/Model-1B"),
         ("a/b/c", MissingFileError, "there is no directory a/b/c"),
         ("nul\0byte", MissingFileError, "nul"),
+        ("", MissingFileError, "empty text"),
+        ("~nobody-of-that-name/m", MissingFileError, "home directory"),
         ("file.gguf", SourceError, "is a file, expected a checkpoint directory"),
         (".", MissingFileError, "config.json does not exist"),
     ],
@@ -55,6 +58,16 @@ def test_places_that_are_no_checkpoint(tmp_path, monkeypatch, source, error, wor
 def test_config_files_that_are_none(tmp_path, text, error):
     with pytest.raises(error, match=r"config\.json"):
         open_source(write(tmp_path / "m", text))
+
+
+def test_a_directory_that_may_not_be_entered_is_a_fault_of_the_source(tmp_path, monkeypatch):
+    def refuse(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    source = write(tmp_path / "m")
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(SourceError, match=r"config\.json cannot be opened: Permission denied"):
+        open_source(source)
 
 
 def test_a_config_of_absurd_size_is_not_read(tmp_path):
@@ -118,9 +131,11 @@ class TestConfig:
             Config({}).size("n")
         assert Config({}).size("n", 7) == 7
         assert Config({"n": 0}).size("n", least=0) == 0
+        with pytest.raises(ConfigError, match="n is 9, expected an integer from 1 to 8"):
+            Config({"n": 9}).size("n", most=8)
 
-    @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan"), True, "1"])
-    def test_numbers_are_positive_and_finite(self, value):
+    @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan"), True, "1", 1e39, 1e-39, 10**400])
+    def test_numbers_are_positive_and_fit_float32(self, value):
         with pytest.raises(ConfigError, match="x is "):
             Config({"x": value}).number("x")
         assert Config({"x": 10000000}).number("x") == 1e7

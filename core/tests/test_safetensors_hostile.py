@@ -262,3 +262,9 @@ def test_any_json_in_the_index(tmp_path, index):
     (tmp_path / INDEX).write_text(json.dumps(index))
     with pytest.raises(Hf2qError):
         open_checkpoint(tmp_path)
+
+
+def test_an_index_with_a_file_name_of_absurd_length(tmp_path):
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "x" * 5000 + ".safetensors"}}))
+    with pytest.raises(MissingFileError, match="lacks 1 of the 1 files"):
+        open_checkpoint(tmp_path)

@@ -91,7 +91,11 @@ def test_an_existing_output_needs_force(folder, run):
         (("--quant", "bf16", "--via", "f16"), 3, "--via f16 contradicts it"),
         (("--quant", "bf16", "--via", "q8_0"), 3, "--via"),
         (("--quant", "bf16", "--threads", "0"), 3, "0 threads asked for"),
+        (("--quant", "bf16", "--threads", "1025"), 3, "expected 1 to 1024"),
         (("--quant", "bf16", "--threads", "many"), 3, "--threads"),
+        (("--quant", "bf16", "--threads", "1.5"), 3, "'1.5' is no whole number"),
+        (("--quant", "bf16", "-o", ""), 3, "empty text"),
+        (("--quant", "bf16", "-o", "tiny/model-00001-of-00001.safetensors"), 3, "does not end in .gguf"),
         (("--quant", "bf16", "--pre", "nope"), 3, "nope"),
         (("--quant", "q9_z"), 3, "no quant 'q9_z'"),
         (("--quant", "tq1_0"), 3, "cannot be converted to"),
@@ -140,8 +144,21 @@ def test_shapes_that_do_not_fit_are_listed_or_refused(write, dense, run, tmp_pat
     assert not (tmp_path / "y.gguf").exists()
 
 
-def test_an_interrupt_leaves_nothing(folder, tmp_path):
-    """Ctrl-C in the middle: a process of its own, stopped as soon as its unfinished file appears."""
+@pytest.mark.parametrize("threads", ["0", "-1", "x", "\u00b2", "\u0663", "1_0", "9" * 5000])
+def test_a_number_of_threads_that_is_none(folder, run, monkeypatch, threads):
+    monkeypatch.setenv("HF2Q_THREADS", threads)
+    code, out, err = run(folder, "--quant", "bf16")
+    assert (code, out) == (3, "")
+    assert "expected" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")],
+)
+def test_a_signal_leaves_nothing(folder, tmp_path, number, code, said):
+    """In the middle: a process of its own, stopped as soon as its unfinished file appears."""
     script = (
         "import os, sys, time\n"
         "import hf2q.convert.pipeline as p\n"
@@ -153,7 +170,7 @@ def test_an_interrupt_leaves_nothing(folder, tmp_path):
     child = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while child.poll() is None and not any(path.name.endswith(".tmp") for path in tmp_path.iterdir()):
         time.sleep(0.01)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     _, err = child.communicate(timeout=60)
-    assert (child.returncode, err) == (130, "interrupted\n")
+    assert (child.returncode, err) == (code, said)
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]

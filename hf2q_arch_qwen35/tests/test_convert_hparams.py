@@ -173,6 +173,28 @@ def test_configs_that_are_not_understood(dense, changes, words):
     assert words in caught.value.message
 
 
+def test_absurd_counts_are_refused_before_anything_is_made_for_each(dense, moe):
+    """Each would take all memory: names of tensors, and kinds of blocks."""
+    huge = 4_000_000_000
+    with pytest.raises(ConfigError, match="num_hidden_layers is 4000000000"):
+        read(dense(num_hidden_layers=huge))
+    with pytest.raises(ConfigError, match="num_experts is 4000000000"):
+        read(moe(num_experts=huge))
+    with pytest.raises(TensorMismatchError, match="MTP block 400000000"):
+        read(dense(), [*PLAIN, *infos("mtp.layers.400000000.x")])
+    with pytest.raises(LoadError, match="expert_count"):
+        Qwen35HParams.from_metadata(stored(read(moe())) | {"qwen35moe.expert_count": huge})
+
+
+def test_an_mtp_block_number_that_is_none_is_left_for_the_catalog_to_refuse(dense):
+    assert read(dense(), [*PLAIN, *infos(f"mtp.layers.{'9' * 5000}.x")]).n_mtp == 1
+
+
+def test_a_null_in_the_text_config_does_not_hide_the_class(moe):
+    config = {"architectures": ["Qwen3_5MoeForConditionalGeneration"], "text_config": moe() | {"architectures": None}}
+    assert read(config).arch == "qwen35moe"
+
+
 def test_more_experts_used_than_there_are(moe):
     with pytest.raises(ConfigError, match="9 experts used of 4"):
         read(moe(num_experts_per_tok=9))
@@ -261,6 +283,7 @@ class TestFromMetadata:
             ("attention.recurrent_layers", [True] * 5),  # the MTP block attends
             ("attention.recurrent_layers", "yes"),
             ("full_attention_interval", 0),
+            ("block_count", 4_000_000_000),
         ],
     )
     def test_values_that_cannot_be(self, dense, key, value):

@@ -1,4 +1,4 @@
-"""Scalar encoders of TQ1_0, TQ2_0, MXFP4, IQ2_S, IQ3_S and IQ3_XXS, one sub-block at a time: what the kernels must equal.
+"""Scalar encoders of ternary types, MXFP4, IQ2 and IQ3 types, one sub-block at a time: what kernels must equal.
 
 Written from llama.cpp's ggml-quants.c (quantize_row_*_ref and _impl, iq2xs_init_impl, iq3xs_init_impl) in float32, sums
 strictly from left to right. Only the trials of one search, which do not depend on each other, are computed together.
@@ -119,9 +119,13 @@ class Points:
         return np.where(inside[..., None], levels, self.levels[found]), inside
 
 
+# qtype: bits of a level, greatest level, how many of the smallest distances give points to choose from
+GRIDS = {"IQ2_XS": (2, 2, 2), "IQ2_S": (2, 2, 1), "IQ3_XXS": (3, 7, 2), "IQ3_S": (3, 7, 3)}
+
+
 @cache
 def points(qtype):
-    return Points(qtype, *{"IQ2_S": (2, 2, 1), "IQ3_XXS": (3, 7, 2), "IQ3_S": (3, 7, 3)}[qtype])
+    return Points(qtype, *GRIDS[qtype])
 
 
 def search(grid, x, w, step, reach, whole):
@@ -230,11 +234,24 @@ def iq2_s(x, w):
     return d + [n & 255 for n in flat] + signs + high + packed
 
 
-# qtype: weights of a block, its encoder, what the double mean square counts in the weight of an error without importance
+def iq2_xs(x, w):
+    scales, numbers, minus = sub_blocks("IQ2_XS", x, w, 16, 0.1, 9, lambda top: top < f(1e-15), even)
+    d, integers = integer_scales(scales, 1)
+    words = []
+    for pair, flags in zip(numbers, minus, strict=True):
+        for k, number in enumerate(pair):
+            words += list((number | bits_of(flags[8 * k : 8 * k + 7]) << 9).to_bytes(2, "little"))
+    packed = [integers[j] | integers[j + 1] << 4 for j in range(0, 16, 2)]
+    return d + words + packed
+
+
+# qtype: weights of a block, its encoder, what the double mean square counts in the weights of errors by default (IQ2_XS
+# has no default, and takes the mean square itself)
 ENCODE = {
     "TQ1_0": (256, tq1_0, None),
     "TQ2_0": (256, tq2_0, None),
     "MXFP4": (32, mxfp4, None),
+    "IQ2_XS": (256, iq2_xs, 0),
     "IQ2_S": (256, iq2_s, 0.25),
     "IQ3_S": (256, iq3_s, 0),
     "IQ3_XXS": (256, iq3_xxs, 0),
@@ -242,7 +259,10 @@ ENCODE = {
 
 
 def encode(qtype, x, importance=None):
-    """The bytes of x (float32 rows of whole blocks) as uint8 (blocks, bytes per block); importance is one row."""
+    """The bytes of x (float32 rows of whole blocks) as uint8 (blocks, bytes per block); importance is one row.
+
+    IQ2_XS must have it; for the other types it may be None.
+    """
     size, block, share = ENCODE[qtype]
     out = []
     with np.errstate(all="ignore"):
@@ -250,7 +270,7 @@ def encode(qtype, x, importance=None):
             for k in range(0, len(row), size):
                 part, w = row[k : k + size], None
                 if share is not None:
-                    variance = f(2) * running_sum(part * part) / f(256)
+                    variance = f(1 if qtype == "IQ2_XS" else 2) * running_sum(part * part) / f(256)
                     w = f(share) * variance + part * part if share else part * part
                     if importance is not None:
                         w = importance[k : k + size] * np.sqrt(variance + part * part)

@@ -1,4 +1,4 @@
-"""What llama.cpp's encoders of TQ1_0, TQ2_0, MXFP4, IQ2_S, IQ3_S and IQ3_XXS give, and how to record it again.
+"""What llama.cpp's encoders of TQ1_0, TQ2_0, MXFP4, IQ2_XS, IQ2_S, IQ3_S and IQ3_XXS give, and how to record it again.
 
     python kquant_coarse_reference.py PATH/libggml-base.so        # writes data/coarse.json
 
@@ -13,22 +13,30 @@ from pathlib import Path
 import numpy as np
 
 RECORDED = Path(__file__).parent / "data" / "coarse.json"
-ROWS = 128
+ROWS = 64
 
 # qtype: weights per block, bytes per block, where the float16 number of a block begins, the peer's function, its number
 TYPES = {
     "TQ1_0": (256, 54, 52, "quantize_tq1_0", 34),
     "TQ2_0": (256, 66, 64, "quantize_tq2_0", 35),
     "MXFP4": (32, 17, None, "quantize_mxfp4", 39),
+    "IQ2_XS": (256, 74, 0, "quantize_iq2_xs", 17),
     "IQ2_S": (256, 82, 0, "quantize_iq2_s", 22),
     "IQ3_S": (256, 110, 0, "quantize_iq3_s", 21),
     "IQ3_XXS": (256, 98, 0, "quantize_iq3_xxs", 18),
 }
+NEED_IMPORTANCE = ("IQ2_XS",)
+"""Types that have no search without importance: there "without" means the same for every column."""
 
 
 def inputs(reference):
     """Name to float32 (rows, columns) of the large recorded inputs."""
     return {name: x.reshape(-1, reference.COLUMNS)[:ROWS] for name, x in reference.inputs().items()}
+
+
+def weights(qtype, columns, importance):
+    """`importance`, or ones (columns,) where there is none and the type needs some."""
+    return np.ones(columns, np.float32) if importance is None and qtype in NEED_IMPORTANCE else importance
 
 
 def finite(qtype, data):
@@ -54,8 +62,9 @@ def peer_encoder(path):
         function = getattr(library, name)
         function.restype = ctypes.c_size_t
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-        weights = None if importance is None else np.ascontiguousarray(importance, np.float32)
-        address = None if weights is None else weights.ctypes.data
+        importance = weights(qtype, x.shape[1], importance)
+        counts = None if importance is None else np.ascontiguousarray(importance, np.float32)
+        address = None if counts is None else counts.ctypes.data
         assert function(x.ctypes.data, out.ctypes.data, *x.shape, address) == out.nbytes
         return out
 
@@ -64,10 +73,10 @@ def peer_encoder(path):
 
 def record(reference, path):
     encode, digest = peer_encoder(path), reference.digest
-    large, weights = inputs(reference), reference.importance(5, reference.COLUMNS)
+    large, importance = inputs(reference), reference.importance(5, reference.COLUMNS)
     golden, its_weights = reference.golden_input(), reference.golden_importance()
     recorded = {
-        "inputs": {name: digest(x) for name, x in large.items()} | {"importance": digest(weights)},
+        "inputs": {name: digest(x) for name, x in large.items()} | {"importance": digest(importance)},
         "types": {},
     }
     for qtype in TYPES:
@@ -75,7 +84,7 @@ def record(reference, path):
             "golden": encode(qtype, golden).tobytes().hex(),
             "golden with importance": encode(qtype, golden, its_weights).tobytes().hex(),
             "sha256": {name: digest(encode(qtype, x)) for name, x in large.items()},
-            "sha256 with importance": {name: digest(encode(qtype, x, weights)) for name, x in large.items()},
+            "sha256 with importance": {name: digest(encode(qtype, x, importance)) for name, x in large.items()},
         }
     RECORDED.write_text(json.dumps(recorded, indent=2) + "\n")
 

@@ -130,7 +130,7 @@ def write_model(path, model):
     file.add_head_count_kv(model["keys"])
     file.add_layer_norm_rms_eps(1e-6)
     file.add_layer_norm_eps(1e-5)
-    file.add_rope_dimension_count(32)
+    file.add_rope_dimension_count(d // heads)
     file.add_vocab_size(32)
     if model["experts"]:
         file.add_expert_count(model["experts"])

@@ -87,10 +87,10 @@ def test_adversarial_rows_equal_the_oracle(qtype, reference, oracle, same):
 
 
 def test_adversarial_rows_with_importance_equal_the_oracle(qtype, reference, oracle, same):
-    """Each kind of row with one kind of importance; with the seeds, all kinds meet in time."""
-    kinds = cycle(reference.importances(512).items())
+    """Each kind of row with one kind of importance; all pairs are compared where the peer is at hand."""
+    kinds = cycle(reference.importances(256).items())
     for name, x in reference.adversarial().items():
-        rows, (kind, importance) = x[:1024].reshape(2, 512), next(kinds)
+        rows, (kind, importance) = x[:512].reshape(2, 256), next(kinds)
         want = oracle.encode(qtype, rows, importance)
         assert same(qtype, encode(qtype, rows, importance), want), (name, kind)
 
@@ -103,7 +103,7 @@ WEIGHTS = st.one_of(
 IMPORTANCE = st.one_of(st.none(), st.sampled_from(["usual", "ones", "zeros among others", "zero blocks", "one column"]))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     values=st.lists(WEIGHTS, min_size=1, max_size=32),
     power=st.integers(-30, 30),

@@ -99,7 +99,9 @@ def claim(
             own = tuple(own_name[name] for name in spec.inputs[found])
             claimed.append(Claim(spec=spec, inputs=own, alternative=found))
         elif not spec.optional:
-            missing.append((spec, [name for name in spec.inputs[0] if name not in own_name]))
+            # of several layouts the one that the checkpoint has most of is the one that is incomplete
+            nearest = max(spec.inputs, key=lambda names: len(own_name.keys() & set(names)))
+            missing.append((spec, [name for name in nearest if name not in own_name]))
     ignored, extra = [], []
     patterns = [(re.compile(pattern), reason) for pattern, reason in catalog.ignore]
     if catalog.mtp and not mtp:

@@ -20,24 +20,31 @@ if TYPE_CHECKING:
 
 PARALLEL_FROM = 1 << 21
 """Weights below which threads cost more than they save."""
+MAX_THREADS = 1024
+"""More than any machine makes use of; each costs memory for the rows it works on."""
 LARGE = 65504.0
 """The largest float16: blocks keep their scales in one, which smaller weights cannot overflow."""
+BEYOND = 2.0**32
+"""More than any type with a float16 scale holds."""
 
 
 def thread_count(threads: int | None = None) -> int:
-    """How many threads to use: the argument, else ``HF2Q_THREADS``, else the CPUs this process may run on."""
+    """How many threads to use: the argument, else ``HF2Q_THREADS``, else the CPUs this process may run on.
+
+    Errors: UsageError for what is no number from 1 to 1024.
+    """
     if threads is None:
         text = os.environ.get("HF2Q_THREADS", "").strip()
         if text:
-            if not text.isdigit():
-                raise UsageError(f"HF2Q_THREADS is {text!r}, expected a positive number")
+            if not (text.isascii() and text.isdecimal() and len(text) < 10):
+                raise UsageError(f"HF2Q_THREADS is {text!r}, expected a number from 1 to {MAX_THREADS}")
             threads = int(text)
         elif hasattr(os, "sched_getaffinity"):
-            threads = len(os.sched_getaffinity(0))
+            threads = min(len(os.sched_getaffinity(0)), MAX_THREADS)
         else:
-            threads = os.cpu_count() or 1
-    if threads < 1:
-        raise UsageError(f"{threads} threads asked for, expected at least 1")
+            threads = min(os.cpu_count() or 1, MAX_THREADS)
+    if not 1 <= threads <= MAX_THREADS:
+        raise UsageError(f"{threads} threads asked for, expected 1 to {MAX_THREADS}")
     return threads
 
 
@@ -55,6 +62,8 @@ class QuantCodec(Record, frozen=True, kw_only=True):
                 such form exists: data uint8 (rows, bytes) -> (codes uint8 (rows, columns), scales float32, biases
                 float32 (rows, columns // 32), bits)
     source      where the layout is defined
+    needs_importance
+                there is no search without importance, so `encode` refuses to do without
     """
 
     name: str
@@ -65,6 +74,7 @@ class QuantCodec(Record, frozen=True, kw_only=True):
     decoder: str
     affine: str = ""
     source: str = ""
+    needs_importance: bool = False
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of an encoded row. Errors: EncodeError when `columns` is no multiple of the block size."""
@@ -88,9 +98,9 @@ class QuantCodec(Record, frozen=True, kw_only=True):
 
         Shapes: x float32 (rows, columns); importance float32 (columns,), a mean squared activation for each column;
             result uint8 (rows, `row_bytes(columns)`). The bytes do not depend on `threads` (default `thread_count`).
-        Errors: EncodeError for another dtype or number of dimensions, a bad width, NaN or infinity, and weights so
-            large that the type cannot hold them; `name` and `first_row` (the index of x[0] in the whole tensor) are
-            used in its message.
+        Errors: EncodeError for another dtype or number of dimensions, a bad width, NaN or infinity, importance that
+            is missing though needed, and weights so large that the type cannot hold them; `name` and `first_row` (the
+            index of x[0] in the whole tensor) are used in its message.
         """
         import numpy as np
 
@@ -100,6 +110,11 @@ class QuantCodec(Record, frozen=True, kw_only=True):
             raise EncodeError(f"{self.name} encodes float32 (rows, columns); {what} is {found}")
         rows, columns = x.shape
         out = np.empty((rows, self.row_bytes(columns)), np.uint8)
+        if importance is None and self.needs_importance:
+            raise EncodeError(
+                f"{self.name} cannot be encoded without importance, and none is known for {what}",
+                hint="give an importance matrix that covers this tensor, or choose another type for it, e.g. IQ3_XXS",
+            )
         if importance is not None:
             importance = np.ascontiguousarray(importance)
             if importance.dtype != np.float32 or importance.shape != (columns,):
@@ -108,6 +123,8 @@ class QuantCodec(Record, frozen=True, kw_only=True):
                 )
             if not np.isfinite(importance).all() or (importance < 0).any():
                 raise EncodeError(f"importance of {what} holds a negative or non-finite value")
+        # sums of a weighted search may overflow even where the weights are ordinary
+        strange = importance is not None and importance.size > 0 and float(importance.max()) > LARGE**2
         x = np.ascontiguousarray(x)
         kernel = cast("Callable[..., None]", resolve(self.encoder))
 
@@ -115,7 +132,7 @@ class QuantCodec(Record, frozen=True, kw_only=True):
             part = x[start:stop]
             largest = check_finite(part, self.name, what, first_row + start)
             kernel(part, out[start:stop], importance)
-            if largest > LARGE:
+            if largest > LARGE or strange:
                 self._check_held(part, out[start:stop], what, first_row + start)
 
         # a single long row is cut into blocks: without importance every codec is pure for each block
@@ -130,10 +147,14 @@ class QuantCodec(Record, frozen=True, kw_only=True):
         return out
 
     def _check_held(self, x: Float32, out: Bytes, what: str, first_row: int) -> None:
-        """Raise EncodeError when a block's scale overflowed, so that `out` would be read as infinite or NaN."""
+        """Raise EncodeError when a block's scale overflowed, so that `out` would be read as infinite, NaN or zero."""
         import numpy as np
 
-        lost = ~np.isfinite(self.decode(out, threads=1)).all(axis=1)
+        decoded = self.decode(out, threads=1)
+        lost = ~np.isfinite(decoded).all(axis=1)
+        # beyond what any float16 scale reaches, sums of a search overflow, and ggml's leave a block of zeros
+        size = np.abs(x).max(axis=1)
+        lost |= (size > BEYOND) & (np.abs(decoded).max(axis=1) < size / 4)
         if not lost.any():
             return
         row = int(lost.argmax())

@@ -51,6 +51,12 @@ HARMLESS: Mapping[str, str] = {
 }
 """Keys of transformers' base class that never change a decoder's weights, with the reason."""
 
+MAX_LAYERS, MAX_EXPERTS = 512, 1024
+"""What llama.cpp can load (src/llama-hparams.h). Families name a tensor for each, so a wrong count must not get far."""
+
+_FLOAT32_MIN, _FLOAT32_MAX = 1.1754943508222875e-38, 3.4028234663852886e38
+"""Outside of them float32, the type of numbers in GGUF, has zero, fewer bits, or infinity."""
+
 
 class Config:
     """One JSON object of a config file; `where` names it in messages (``config.json``, ``config.json: rope…``).
@@ -71,18 +77,19 @@ class Config:
         self._read.add(key)
         return self._values.get(key, default)
 
-    def size(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """An integer of at least `least`. Without `default` the key must be there."""
+    def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = (1 << 32) - 1) -> int:
+        """An integer from `least` to `most`. Without `default` the key must be there."""
         value = self._value(key, default, "an integer")
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 32:
-            raise self.wrong(key, f"an integer from {least} to {(1 << 32) - 1}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.wrong(key, f"an integer from {least} to {most}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number, positive."""
+        """A positive number that float32 holds, for that is how GGUF stores it."""
         value = self._value(key, default, "a number")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise self.wrong(key, "a positive number")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not _FLOAT32_MIN <= value <= _FLOAT32_MAX:
+            raise self.wrong(key, "a positive number that float32 holds")
         return float(value)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -98,7 +105,7 @@ class Config:
         choices = list(allowed)
         if key in self._values and not any(value == choice and type(value) is type(choice) for choice in choices):
             shown = " or ".join(repr(choice) for choice in choices)
-            raise ConfigError(f"{self._where}: {key} is {value!r}, expected {shown}: {why}")
+            raise ConfigError(f"{self._where}: {key} is {_short(value)}, expected {shown}: {why}")
         return value
 
     def section(self, key: str) -> Config | None:
@@ -112,7 +119,7 @@ class Config:
 
     def wrong(self, key: str, expected: str) -> ConfigError:
         """The error for a value that cannot be used."""
-        return ConfigError(f"{self._where}: {key} is {self._values.get(key)!r}, expected {expected}")
+        return ConfigError(f"{self._where}: {key} is {_short(self._values.get(key))}, expected {expected}")
 
     def done(self, harmless: Mapping[str, str] = HARMLESS) -> None:
         """Refuse keys that were neither read nor are `harmless`. A null says nothing and passes."""

@@ -38,8 +38,8 @@ HF_ARCHITECTURES = _table(
 
 CODECS = _table(
     {
-        "hf2q-quant-kquant": "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ3_XXS IQ4_NL IQ3_S IQ2_S IQ4_XS "
-        "TQ1_0 TQ2_0 MXFP4"
+        "hf2q-quant-kquant": "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ2_XS IQ3_XXS IQ4_NL IQ3_S IQ2_S "
+        "IQ4_XS TQ1_0 TQ2_0 MXFP4"
     }
 )
 """qtype -> distribution."""

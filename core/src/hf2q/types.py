@@ -449,7 +449,8 @@ class TensorPlan(Record, frozen=True, kw_only=True):
     """One tensor of the output file.
 
     `via` is the type of the intermediate that llama.cpp's pipeline would have written, through which values pass
-    before they are encoded; `offset` counts bytes from the beginning of the data section.
+    before they are encoded, or that of the source when it is a GGUF file; `offset` counts bytes from the beginning of
+    the data section. `importance`: encoded by the importance of its columns; `copied`: the bytes are the source's.
     """
 
     name: str
@@ -462,6 +463,8 @@ class TensorPlan(Record, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     transform: str = ""
     fallback_from: str | None = None
+    importance: bool = False
+    copied: bool = False
 
     @property
     def parameters(self) -> int:
@@ -470,7 +473,10 @@ class TensorPlan(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """Everything about an output file except the weights: computed from headers alone."""
+    """Everything about an output file except the weights: computed from headers alone.
+
+    `via` is the intermediate type of the file, "" when the source is a GGUF file, which needs none.
+    """
 
     arch: str
     recipe: str

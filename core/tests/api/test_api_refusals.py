@@ -6,6 +6,8 @@ import socket
 import pytest
 from openai.types.chat import completion_create_params
 
+from hf2q.serve.api.chat_request import Body
+from hf2q.serve.api.fields import HINTS, HONOURED, REFUSED
 from hf2q.serve.api.settings import ApiSettings
 
 CHAT = "/v1/chat/completions"
@@ -362,6 +364,11 @@ def test_every_field_of_the_client_is_known(site):
     names = {*completion_create_params.CompletionCreateParamsBase.__annotations__, "stream"}
     for name in sorted(names - {"model", "messages"}):
         assert site.json("POST", CHAT, OK | {name: None})[0] == 200, name
+
+
+def test_every_field_that_is_not_refused_is_read():
+    assert set(Body.__struct_fields__) == HONOURED.keys() | HINTS
+    assert not (HONOURED.keys() | HINTS) & REFUSED.keys()
 
 
 def test_history_of_the_assistant(site):

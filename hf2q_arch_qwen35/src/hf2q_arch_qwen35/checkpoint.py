@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf2q.config import HARMLESS, Config, overlaid
+from hf2q.config import HARMLESS, MAX_EXPERTS, MAX_LAYERS, Config, overlaid
 from hf2q.errors import ConfigError, TensorMismatchError
 from hf2q.types import MetadataField
 from hf2q_arch_qwen35.families import DENSE, FULL, LINEAR, MOE, MOE_CLASSES
@@ -40,9 +40,10 @@ IGNORED: Mapping[str, str] = {
 def read_config(config: Mapping[str, Any], names: Sequence[str], *, mtp: bool) -> dict[str, Any]:
     """The fields of `Qwen35HParams`; see its `from_config`."""
     c = Config(overlaid(config))
-    moe = any(name in MOE_CLASSES for name in c.raw("architectures") or ())
+    # the text config may carry a null of its own
+    moe = any(name in MOE_CLASSES for name in c.raw("architectures") or config.get("architectures") or ())
     arch = MOE if moe else DENSE
-    n_trunk, interval = c.size("num_hidden_layers"), c.size("full_attention_interval", 4)
+    n_trunk, interval = c.size("num_hidden_layers", most=MAX_LAYERS), c.size("full_attention_interval", 4)
     recurrent = _recurrent(c, n_trunk, interval)
     n_mtp = _mtp_blocks(c, names) if mtp else 0
     head_dim = c.size("head_dim", 256)
@@ -73,7 +74,7 @@ def read_config(config: Mapping[str, Any], names: Sequence[str], *, mtp: bool) -
     }
     if moe:
         fields |= {
-            "n_expert": c.size("num_experts", 256),
+            "n_expert": c.size("num_experts", 256, most=MAX_EXPERTS),
             "n_expert_used": c.size("num_experts_per_tok", 8),
             "n_ff_expert": c.size("moe_intermediate_size", 512),
             "n_ff_shared": c.size("shared_expert_intermediate_size", 512),
@@ -99,8 +100,10 @@ def _mtp_blocks(c: Config, names: Sequence[str]) -> int:
     mine = [name for name in names if re.search(r"(?:^|\.)mtp\.", name)]
     if not mine:
         return 0
-    indices = [int(found[1]) for name in mine if (found := re.search(r"(?:^|\.)mtp\.layers\.(\d+)\.", name))]
+    indices = [int(found[1]) for name in mine if (found := re.search(r"(?:^|\.)mtp\.layers\.(\d{1,9})\.", name))]
     blocks = max(indices, default=0) + 1
+    if blocks > MAX_LAYERS:
+        raise TensorMismatchError(f"the checkpoint has a tensor of MTP block {blocks - 1}, expected fewer blocks")
     if declared and declared != blocks:
         raise TensorMismatchError(
             f"config.json: mtp_num_hidden_layers is {declared}, the checkpoint has tensors of {blocks} MTP blocks",

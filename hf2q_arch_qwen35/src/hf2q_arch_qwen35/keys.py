@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
+from hf2q.config import MAX_EXPERTS, MAX_LAYERS
 from hf2q.errors import LoadError
 from hf2q_arch_qwen35.families import DENSE, MOE
 
@@ -19,7 +20,7 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         raise LoadError(f"general.architecture is {arch!r}, expected {DENSE!r} or {MOE!r}")
     keys = _Keys(metadata, arch)
     moe = arch == MOE
-    n_layer, n_mtp = keys.size("block_count"), keys.size("nextn_predict_layers", 0)
+    n_layer, n_mtp = keys.size("block_count", most=MAX_LAYERS), keys.size("nextn_predict_layers", 0)
     interval, head_dim = keys.size("full_attention_interval", 4), keys.size("attention.key_length")
     n_v_heads, inner = keys.size("ssm.time_step_rank"), keys.size("ssm.inner_size")
     if not (interval and n_v_heads) or inner % n_v_heads:
@@ -52,7 +53,7 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "d_v": inner // n_v_heads,
         "n_k_heads": keys.size("ssm.group_count"),
         "n_v_heads": n_v_heads,
-        "n_expert": keys.size("expert_count") if moe else 0,
+        "n_expert": keys.size("expert_count", most=MAX_EXPERTS) if moe else 0,
         "n_expert_used": keys.size("expert_used_count") if moe else 0,
         "n_ff_expert": keys.size("expert_feed_forward_length") if moe else 0,
         "n_ff_shared": keys.size("expert_shared_feed_forward_length") if moe else 0,
@@ -75,12 +76,12 @@ class _Keys:
         self._metadata = metadata
         self._arch = arch
 
-    def size(self, key: str, default: int | None = None) -> int:
-        """A whole number: positive, unless `default` is 0."""
+    def size(self, key: str, default: int | None = None, *, most: int = (1 << 32) - 1) -> int:
+        """A whole number up to `most`: positive, unless `default` is 0."""
         value = self._get(key, default)
         least = 0 if default == 0 else 1
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 32:
-            raise self._wrong(key, f"a whole number of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self._wrong(key, f"a whole number from {least} to {most}")
         return value
 
     def number(self, key: str) -> float:

@@ -29,6 +29,7 @@ CODECS = (
     ("Q4_K", 12, 256, 144, True),
     ("Q5_K", 13, 256, 176, True),
     ("Q6_K", 14, 256, 210, False),
+    ("IQ2_XS", 17, 256, 74, False),
     ("IQ3_XXS", 18, 256, 98, False),
     ("IQ4_NL", 20, 32, 18, False),
     ("IQ3_S", 21, 256, 110, False),
@@ -38,6 +39,9 @@ CODECS = (
     ("TQ2_0", 35, 256, 66, False),
     ("MXFP4", 39, 32, 17, False),
 )
+
+NEED_IMPORTANCE = frozenset({"IQ2_XS"})
+"""Types for which the reference has no search without importance."""
 
 RECIPES = (
     # name, ftype, default type, aliases; numbers: llama.cpp, include/llama.h, enum llama_ftype
@@ -81,6 +85,7 @@ def hf2q_quant_codecs() -> Iterator[QuantCodec]:
             decoder=f"{kernels}:decode",
             affine=f"hf2q_quant_kquant.affine:affine_{name.lower()}" if affine else "",
             source=SOURCE,
+            needs_importance=name in NEED_IMPORTANCE,
         )
 
 

@@ -1,13 +1,13 @@
-"""The points that the types of grids (IQ2_S, IQ3_S, IQ3_XXS) can store, and tables to find the nearest of them.
+"""The points that the types of grids (IQ2_XS, IQ2_S, IQ3_S, IQ3_XXS) can store, and tables to find the nearest of them.
 
-A group of 8 (IQ2_S) or 4 weights is stored as the number of one point out of 1024, 512 or 256. A coordinate of a point
-is an odd number 2 * level + 1; the levels of a point, packed from the low bits upward (2 bits each for IQ2_S, else 3),
+A group of 8 (IQ2) or 4 (IQ3) weights is stored as the number of one point out of 256 to 1024. A coordinate of a point
+is an odd number 2 * level + 1; the levels of a point, packed from the low bits upward (2 bits each for IQ2, else 3),
 are its `code` below. Most codes are no point of the grid: for each of them the reference prepares a list of the points
 around it and looks for the best one there.
 
 The points are a fact of the format and come from gguf-py (`grid_hex` in gguf/quants.py, where they were taken from
-iq2s_grid, iq3s_grid and iq3xxs_grid of ggml-common.h). The lists follow iq2xs_init_impl and iq3xs_init_impl of
-ggml-quants.c. numpy only; some 0.1 s at a type's first use.
+iq2xs_grid, iq2s_grid, iq3s_grid and iq3xxs_grid of ggml-common.h). The lists follow iq2xs_init_impl and
+iq3xs_init_impl of ggml-quants.c. numpy only; some 0.1 s at a type's first use.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-SHELLS = {"IQ2_S": 1, "IQ3_XXS": 2, "IQ3_S": 3}
+SHELLS = {"IQ2_XS": 2, "IQ2_S": 1, "IQ3_XXS": 2, "IQ3_S": 3}
 """How many of the smallest distances a list takes in (`nwant` of ggml-quants.c)."""
+
+LENGTH_BITS = 9
+"""Of an entry of `Grid.lists`: no list has 512 points."""
 
 SPARE = 64
 """Entries after the last list, so that a kernel may load a vector from any place in one."""
@@ -30,8 +33,8 @@ class Grid(NamedTuple):
 
     levels     uint8 (points, weights of a group)
     number     int32 (codes,): the number of the point with that code, -1 where there is none
-    lists      int32 (codes,): 256 * start + length of the code's list in `near`; 0 for a code that is a point, and
-               for one that no weights give
+    lists      int32 (codes,): start << LENGTH_BITS | length of the code's list in `near`; 0 for a code that is a
+               point, and for one that no weights give
     near       uint16: the codes of the points in all lists, the nearest first, among equally near ones by number
     """
 
@@ -81,7 +84,7 @@ def grid(qtype: str) -> Grid:
     near[: len(order)] = codes[point[order]]
     length = np.bincount(row, minlength=len(given))
     lists = np.zeros(len(number), np.int32)
-    lists[given] = 256 * (np.cumsum(length) - length) + length
+    lists[given] = np.cumsum(length) - length << LENGTH_BITS | length
     return Grid(levels, number, lists, near)
 
 

@@ -2,8 +2,8 @@
 
 Eight sub-blocks of 32 weights; a weight is +-d * (scale + 1/2) / 2 * magnitude with a four-bit scale per sub-block,
 where four weights in a row share one of 256 points of magnitudes 4, 12, … 62 (see `grids`). Of eight weights in a row
-an even number is negative, so that seven signs are enough: where it is odd, the sign of the weight that matters least
-is turned. Bytes: d as float16; 64 point numbers; for each sub-block a word with four times seven signs, scale on top.
+an even number is negative, so that seven signs are enough (`on_grid.even_signs`). Bytes: d as float16; 64 point
+numbers; for each sub-block a word with four times seven signs, scale on top.
 Layout: block_iq3_xxs of ggml/src/ggml-common.h; bytes: quantize_row_iq3_xxs_impl of ggml-quants.c.
 """
 
@@ -44,6 +44,8 @@ from hf2q_quant_kquant.on_grid import (
     Table,
     Work,
     check_sums,
+    eighth_sign,
+    even_signs,
     finish,
     greater_scale,
     nearest_level,
@@ -100,34 +102,12 @@ def _encode(x: Floats, out: Bytes, importance: Floats, number: Table, lists: Tab
             if importance.size > 0:
                 gather(work.w, 32, importance, places, 32 * j)
             minus = weigh(work.x, work.w, 32, importance.size > 0, variance, 0)
-            minus = even_signs(work, minus)
+            minus = even_signs(work, 32, minus)
             scale, largest = search(work, SHAPE, TRIALS, lists, near)
             scales[j], signs[j] = finish(work, 8, scale, largest < EMPTY, minus)
             top = greater_scale(top, scales[j])
             put_points(out, j, at, last, work.kept, number)
         put_scales(out, at, last, scales, top, signs, half)
-
-
-@inline
-def even_signs(work: Work, minus: Vector) -> Vector:
-    """Four times seven signs; the magnitude of a weight whose sign must be turned becomes negative."""
-    packed = I(0)
-    for start in range(0, 32, 8):
-        signs = lshr(minus, start) & 255
-        odd = (signs ^ signs >> 4) & 15
-        odd = (odd ^ odd >> 2) & 3
-        turn = ((odd ^ odd >> 1) & 1) == 1
-        least, place = work.w[start] * work.x[start] * work.x[start], I(0)
-        for i in range(1, 8):
-            error = work.w[start + i] * work.x[start + i] * work.x[start + i]
-            place = where(error < least, i, place)
-            least = min(least, error)
-        for i in range(8):
-            here = turn & (place == i)
-            work.x[start + i] = where(here, -work.x[start + i], work.x[start + i])
-            signs ^= I(here) << i
-        packed |= (signs & 127) << 7 * start // 8
-    return packed
 
 
 @inline
@@ -166,10 +146,7 @@ def _decode(data: Bytes, out: Floats, magnitudes: Floats) -> None:
             word[0] = spread(FOUR_BITS, data, at + 66 + 4 * j)
             step = d * (FOUR(lshr(word[0], 28)) + 0.5) * 0.5
             for g in range(8):
-                signs = lshr(word[0], 7 * (g // 2)) & 127
-                odd = signs ^ signs >> 4
-                odd ^= odd >> 2
-                signs |= (odd ^ odd >> 1) << 7  # the eighth sign makes their number even
+                signs = eighth_sign(lshr(word[0], 7 * (g // 2)) & 127)
                 v = step * load(FOUR, magnitudes, 4 * flat[at + 2 + 8 * j + g])
                 minus = lshr(signs, numbers(FOUR_BITS) + 4 * (g & 1))
                 store(out, 256 * block + 32 * j + 4 * g, with_signs(v, minus))

@@ -7,11 +7,16 @@ ggml-quants.c, which differ only in where the weights come from.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
 from hf2q.simd import Vector, as_float, as_int, every, inline, where
 from hf2q_quant_kquant.parts import MAGIC, F
+
+Found: TypeAlias = tuple[Vector, Vector, Vector, Vector]
+"""Scratches of one vector for each sub-block: scale, minimum = -low, inverse and origin as `fit_line` gives them."""
 
 
 def grids(first: float, step: float, steps: int, top: int) -> npt.NDArray[np.float32]:

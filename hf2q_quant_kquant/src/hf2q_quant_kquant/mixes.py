@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """When a case applies, in words and as a test."""
+    """When a case applies, in words ("" when always) and as a test."""
 
     words: str
     holds: Callable[[Place], bool]
@@ -45,7 +45,7 @@ def more_bits(i: int, n: int) -> bool:
     return i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2
 
 
-ALWAYS = Condition("always", lambda at: True)
+ALWAYS = Condition("", lambda at: True)
 MORE_BITS = Condition("more bits", lambda at: more_bits(at.i, at.n))
 FIRST_TWO = Condition("one of the first two", lambda at: at.i < 2)
 FIRST_FOUR = Condition("one of the first four", lambda at: at.i < 4)

@@ -1,10 +1,10 @@
-"""The search that IQ2_S, IQ3_S and IQ3_XXS share: the scale of a sub-block and the points of the grid for its groups.
+"""The search that IQ2 and IQ3 types share: the scale of a sub-block and the points of the grid for its groups.
 
 One super-block lies in each lane; `Work` holds the magnitudes of one sub-block of it and what the search remembers,
 `Shape` says how a type cuts it into groups, `grids.Grid` gives the tables. A group is stored as the point with the
 levels that its weights round to; where there is no such point, the points near it are tried, many at once, one group
-after the other. Source: quantize_row_iq3_xxs_impl, quantize_row_iq3_s_impl and quantize_row_iq2_s_impl of
-ggml-quants.c, and their iq3_find_best_neighbour and iq2_find_best_neighbour.
+after the other. Source: quantize_row_iq3_xxs_impl, quantize_row_iq3_s_impl, quantize_row_iq2_xs_impl and
+quantize_row_iq2_s_impl of ggml-quants.c, and their iq3_find_best_neighbour and iq2_find_best_neighbour.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from hf2q.simd import (
     inline,
     load_u16,
     lowest,
+    lshr,
     numbers,
     sqrt,
     where,
 )
+from hf2q_quant_kquant.grids import LENGTH_BITS
 from hf2q_quant_kquant.parts import LARGEST, MAGIC, F, I
 
 Floats = npt.NDArray[np.float32]
@@ -38,6 +40,8 @@ Table = npt.NDArray[np.int32]
 Codes = npt.NDArray[np.uint16]
 
 NEAR, NEAR_CODE = F32(LANES), I32(LANES)
+
+LENGTH = (1 << LENGTH_BITS) - 1
 
 NAN = float("nan")
 
@@ -90,6 +94,37 @@ def weigh(x: Vector, w: Vector, n: int, weighted: bool, variance: Vector, share:
 
 
 @inline
+def even_signs(work: Work, n: int, minus: Vector) -> Vector:
+    """Seven signs of every eight of n weights, packed: where the number of signs is odd, that of the weight whose
+    error counts least is turned, and its magnitude becomes negative."""
+    packed = I(0)
+    for start in range(0, n, 8):
+        signs = lshr(minus, start) & 255
+        odd = (signs ^ signs >> 4) & 15
+        odd = (odd ^ odd >> 2) & 3
+        turn = ((odd ^ odd >> 1) & 1) == 1
+        least, place = work.w[start] * work.x[start] * work.x[start], I(0)
+        for i in range(1, 8):
+            error = work.w[start + i] * work.x[start + i] * work.x[start + i]
+            place = where(error < least, i, place)
+            least = min(least, error)
+        for i in range(8):
+            here = turn & (place == i)
+            work.x[start + i] = where(here, -work.x[start + i], work.x[start + i])
+            signs ^= I(here) << i
+        packed |= (signs & 127) << 7 * start // 8
+    return packed
+
+
+@inline
+def eighth_sign(signs: Vector) -> Vector:
+    """Seven signs and the eighth, which makes their number even."""
+    odd = signs ^ signs >> 4
+    odd ^= odd >> 2
+    return signs | ((odd ^ odd >> 1) & 1) << 7
+
+
+@inline
 def nearest_level(v: Vector, top: int) -> Vector:
     """The level 0..top (at most 15) of the odd number nearest to v; beyond +-2**22 it wraps first, as the reference."""
     return min(max(as_int(0.5 * (v - 1) + MAGIC) & 0x7FFFFF, 0x400000), 0x400000 + top) & 15
@@ -126,7 +161,7 @@ def round_groups(work: Work, shape: Shape, inverse: Vector, lists: Table, near: 
         for g in range(shape.groups):
             place = lists[work.code[g, lane]]
             if place != 0:
-                found = best_near(work, shape, g, lane, near, place >> 8, place & 255)
+                found = best_near(work, shape, g, lane, near, place >> LENGTH_BITS, place & LENGTH)
                 work.code[g, lane] = np.int32(found) | MOVED
 
 

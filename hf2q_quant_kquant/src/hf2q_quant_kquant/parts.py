@@ -7,10 +7,6 @@ at a time; the kernels put one block into each lane, so that order is kept in ev
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
-from hf2q.errors import EncodeError
 from hf2q.simd import F32, I32, WIDE, Vector, inline, where
 
 F, I = F32(WIDE), I32(WIDE)  # noqa: E741  (beside F, no reader takes I for a one)
@@ -62,12 +58,3 @@ def span_over(x: Vector, top: int) -> tuple[Vector, Vector, Vector, Vector]:
     inverse = where(d == 0, 0, 1 / d)
     usable = (inverse <= LARGEST) & (d <= LARGEST)
     return d, where(usable, inverse, 0), low, where(usable, I(255), 0)
-
-
-def no_importance(qtype: str, importance: npt.NDArray[np.float32] | None) -> None:
-    """Errors: EncodeError if importance was given to an encoder that has no weighted search."""
-    if importance is not None:
-        raise EncodeError(
-            f"{qtype}: the encoder has no importance-weighted search",
-            hint="encode without an importance matrix",
-        )

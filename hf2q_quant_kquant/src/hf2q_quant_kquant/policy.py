@@ -74,8 +74,11 @@ class StandardMix:
             return self._output("output" if role == "output" else "embeddings that stand in for the output", tensor)
         place = self._place(role, tensor.name)
         case = next((case for case in self._cases(role) if case.when.holds(place)), None)
-        qtype = case.qtype if case is not None else self._recipe.default
-        reason = f"{_where(role, place)}: {case.when.words}" if case is not None else f"default of {self._recipe.name}"
+        if case is None:
+            qtype, reason = self._recipe.default, f"default of {self._recipe.name}"
+        else:
+            qtype, where = case.qtype, _where(role, place)
+            reason = f"{where}: {case.when.words}" if case.when.words else f"{where} in {self._recipe.name}"
         if self._recipe.name not in SMALLEST:
             return self._for_model(role, qtype, reason)
         return qtype, reason

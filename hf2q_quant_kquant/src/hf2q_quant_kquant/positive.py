@@ -1,7 +1,10 @@
-"""The choice of the scale of scales under importance: numbers that are not negative, each with its own weight.
+"""The scale of scales: how Q2_K, Q4_K and Q5_K turn the scales, or minimums, of sub-blocks into integers and one float.
 
-Used by Q2_K, Q4_K and Q5_K, whose sub-blocks' scales (and minimums) it turns into small integers and one float. One
-super-block per lane. Source: make_qp_quants of ggml-quants.c.
+These numbers are not negative. Without importance the largest gets the largest integer (`by_maximum`); with it each
+number has a weight, and a search finds the float (`fit_positive`). One super-block per lane; x and w are scratches of n
+vectors, the integers go to the scratch `codes` (I) as bytes, as in the reference: a negative number, which rounding can
+make of a scale, becomes a large one.
+Source: quantize_row_q2_K_ref, quantize_row_q4_K_ref and make_qp_quants of ggml-quants.c.
 """
 
 from __future__ import annotations
@@ -25,9 +28,20 @@ def nearest(v: Vector) -> Vector:
 
 
 @inline
+def by_maximum(x: Vector, codes: Vector, n: int, top: int) -> Vector:
+    """The scale that gives the largest number the code `top`."""
+    most = F(0)
+    for k in range(n):
+        most = max(most, x[k])
+    inverse = where(most > 0, top / most, 0)
+    for k in range(n):
+        codes[k] = nearest(inverse * x[k]) & 255
+    return most / top
+
+
+@inline
 def fit_positive(x: Vector, w: Vector, codes: Vector, n: int, top: int, trials: npt.NDArray[np.float32]) -> Vector:
-    """The scale; the codes (I) are bytes, as in the reference: a negative number, which rounding can make of a scale,
-    becomes a large one."""
+    """The scale whose multiples come nearest to all numbers, by the weight of each; codes are at most `top`."""
     most = F(0)
     for k in range(n):
         most = where(most > x[k], most, x[k])

@@ -16,7 +16,6 @@ from hf2q.simd import (
     I32,
     WIDE,
     Vector,
-    as_int,
     columns,
     from_half,
     inline,
@@ -30,14 +29,13 @@ from hf2q.simd import (
     store,
     store_u8,
     to_half,
-    where,
     writes,
 )
 from hf2q_quant_kquant import positive
 from hf2q_quant_kquant.importance import given, place, squares, weigh
-from hf2q_quant_kquant.lines import code, fit_line, grids
-from hf2q_quant_kquant.parts import MAGIC, F, I
-from hf2q_quant_kquant.positive import fit_positive
+from hf2q_quant_kquant.lines import Found, code, fit_line, grids
+from hf2q_quant_kquant.parts import F, I
+from hf2q_quant_kquant.positive import by_maximum, fit_positive
 
 ROW, CODE = F32(16), I32(16)
 GRIDS = grids(-0.5, 0.1, 15, 3)
@@ -59,8 +57,9 @@ def decode(data: npt.NDArray[np.uint8], out: npt.NDArray[np.float32]) -> None:
 def _encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8], importance: npt.NDArray[np.float32]) -> None:
     last = x.size // 256 - 1
     weighted = importance.size > 0
+    trials = WEIGHTED_GRIDS if weighted else GRIDS
     block, weights, codes, wide = scratch(F, 16), scratch(F, 16), scratch(F, 16), scratch(F, 32)
-    scales, minimums, inverses, origins = scratch(F, 16), scratch(F, 16), scratch(F, 16), scratch(F, 16)
+    scales, minimums, inverses, origins = found = scratch(F, 16), scratch(F, 16), scratch(F, 16), scratch(F, 16)
     sums, places, bytes_, s, m = scratch(F, 16), scratch(I, 1), scratch(I, 5), scratch(I, 16), scratch(I, 16)
     for first in range(0, last + 1, WIDE):  # one super-block per lane; spare lanes repeat the last one
         variance = F(0)
@@ -71,18 +70,17 @@ def _encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8], importance: 
             columns(block, 16, x, 16 * j, 256, first, last)
             if weighted:
                 weigh(weights, block, 16, importance, places, 16 * j, variance)
-                fitted = fit_line(block, weights, codes, 16, 3, False, WEIGHTED_GRIDS)
             else:
                 for k in range(16):
                     weights[k] = abs(block[k])
-                fitted = fit_line(block, weights, codes, 16, 3, True, GRIDS)
+            fitted = fit_line(block, weights, codes, 16, 3, not weighted, trials)
             scales[j], low, inverses[j], origins[j], sums[j] = fitted
             minimums[j] = -low
         if weighted:
             d = fit_positive(scales, sums, s, 16, 15, POSITIVE_GRIDS)
             dmin = fit_positive(minimums, sums, m, 16, 15, POSITIVE_GRIDS)
         else:
-            d, dmin = by_maximum(scales, s), by_maximum(minimums, m)
+            d, dmin = by_maximum(scales, s, 16, 15), by_maximum(minimums, m, 16, 15)
         pack(bytes_, d, dmin, s, m, scales, minimums)
         for lane in range(WIDE):
             at = min(first + lane, last)
@@ -92,20 +90,8 @@ def _encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8], importance: 
             for j in (0, 1, 8, 9):  # the codes of sub-blocks j, j + 2, j + 4, j + 6 share bytes
                 four = CODE(0)
                 for k in range(4):
-                    four |= final(x, at, j + 2 * k, lane, scales, minimums, inverses, origins) << 2 * k
+                    four |= final(x, at, j + 2 * k, lane, found) << 2 * k
                 store_u8(out, 84 * at + 16 + 4 * (j & 8) + 16 * (j & 1), four)
-
-
-@inline
-def by_maximum(x: Vector, codes: Vector) -> Vector:
-    """The scale that gives the largest of 16 numbers the code 15, and the codes of all."""
-    most = F(0)
-    for j in range(16):
-        most = max(most, x[j])
-    up = where(most > 0, 15 / most, 0)
-    for j in range(16):
-        codes[j] = as_int(up * x[j] + MAGIC) - 0x4B400000
-    return most / 15
 
 
 @inline
@@ -124,17 +110,9 @@ def pack(bytes_: Vector, d: Vector, dmin: Vector, s: Vector, m: Vector, scales: 
 
 
 @inline
-def final(
-    x: npt.NDArray[np.float32],
-    at: int,
-    j: int,
-    lane: int,
-    scales: Vector,
-    minimums: Vector,
-    inverses: Vector,
-    origins: Vector,
-) -> Vector:
+def final(x: npt.NDArray[np.float32], at: int, j: int, lane: int, found: Found) -> Vector:
     """Codes of one sub-block; those of the search if its scale rounded to zero."""
+    scales, minimums, inverses, origins = found
     v = load(ROW, x, 256 * at + 16 * j)
     if scales[j, lane] == 0:
         v = inverses[j, lane] * (v - origins[j, lane])

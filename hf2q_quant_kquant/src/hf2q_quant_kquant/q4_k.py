@@ -36,17 +36,18 @@ def decode(data: npt.NDArray[np.uint8], out: npt.NDArray[np.float32]) -> None:
 def _encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8], importance: npt.NDArray[np.float32]) -> None:
     last = x.size // 256 - 1
     trials = WEIGHTED_GRIDS if importance.size > 0 else GRIDS
-    scales, minimums, inverses, origins = scratch(F, 8), scratch(F, 8), scratch(F, 8), scratch(F, 8)
+    found = scratch(F, 8), scratch(F, 8), scratch(F, 8), scratch(F, 8)
     head, s, m = scratch(I, 4), scratch(I, 8), scratch(I, 8)
     for first in range(0, last + 1, WIDE):  # one super-block per lane; spare lanes repeat the last one
-        d, dmin = search(x, importance, first, last, 15, 255, trials, scales, minimums, inverses, origins, s, m)
-        pack_head(head, d, dmin, s, m, scales, minimums)
+        # with importance, the reference keeps an integer that wrapped to a byte, up to 255; in Q5_K it cuts it at 63
+        d, dmin = search(x, importance, first, last, 15, 255, trials, found, s, m)
+        pack_head(head, d, dmin, s, m, found)
         for lane in range(WIDE):
             at = min(first + lane, last)
             put_head(out, 144 * at, head, lane)
             for j in range(0, 8, 2):
-                a = final(x, 256 * at + 32 * j, j, lane, 15, scales, minimums, inverses, origins)
-                b = final(x, 256 * at + 32 * j + 32, j + 1, lane, 15, scales, minimums, inverses, origins)
+                a = final(x, 256 * at + 32 * j, j, lane, 15, found)
+                b = final(x, 256 * at + 32 * j + 32, j + 1, lane, 15, found)
                 store_u8(out, 144 * at + 16 + 16 * j, a | b << 4)
 
 

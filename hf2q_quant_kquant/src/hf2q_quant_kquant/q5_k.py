@@ -37,18 +37,18 @@ def decode(data: npt.NDArray[np.uint8], out: npt.NDArray[np.float32]) -> None:
 def _encode(x: npt.NDArray[np.float32], out: npt.NDArray[np.uint8], importance: npt.NDArray[np.float32]) -> None:
     last = x.size // 256 - 1
     trials = WEIGHTED_GRIDS if importance.size > 0 else GRIDS
-    scales, minimums, inverses, origins = scratch(F, 8), scratch(F, 8), scratch(F, 8), scratch(F, 8)
+    found = scratch(F, 8), scratch(F, 8), scratch(F, 8), scratch(F, 8)
     head, s, m = scratch(I, 4), scratch(I, 8), scratch(I, 8)
     for first in range(0, last + 1, WIDE):  # one super-block per lane; spare lanes repeat the last one
-        d, dmin = search(x, importance, first, last, 31, 63, trials, scales, minimums, inverses, origins, s, m)
-        pack_head(head, d, dmin, s, m, scales, minimums)
+        d, dmin = search(x, importance, first, last, 31, 63, trials, found, s, m)
+        pack_head(head, d, dmin, s, m, found)
         for lane in range(WIDE):
             at = min(first + lane, last)
             put_head(out, 176 * at, head, lane)
             fifth = CODE(0)
             for j in range(0, 8, 2):
-                a = final(x, 256 * at + 32 * j, j, lane, 31, scales, minimums, inverses, origins)
-                b = final(x, 256 * at + 32 * j + 32, j + 1, lane, 31, scales, minimums, inverses, origins)
+                a = final(x, 256 * at + 32 * j, j, lane, 31, found)
+                b = final(x, 256 * at + 32 * j + 32, j + 1, lane, 31, found)
                 store_u8(out, 176 * at + 48 + 16 * j, a & 15 | (b & 15) << 4)
                 fifth |= (a >> 4 | b >> 4 << 1) << j
             store_u8(out, 176 * at + 16, fifth)

@@ -19,7 +19,6 @@ from hf2q.simd import (
     F32,
     I32,
     Vector,
-    as_int,
     columns,
     from_half,
     inline,
@@ -30,23 +29,16 @@ from hf2q.simd import (
     spread_u16,
     sqrt,
     to_half,
-    where,
 )
 from hf2q_quant_kquant import positive
 from hf2q_quant_kquant.importance import place, squares, weigh
-from hf2q_quant_kquant.lines import code, fit_line
-from hf2q_quant_kquant.parts import MAGIC, F, I
-from hf2q_quant_kquant.positive import fit_positive
+from hf2q_quant_kquant.lines import Found, code, fit_line
+from hf2q_quant_kquant.parts import F, I
+from hf2q_quant_kquant.positive import by_maximum, fit_positive
 
 ROW = F32(32)
 FOUR, FOUR_BITS = F32(4), I32(4)
 POSITIVE_GRIDS = positive.grids(63)
-
-
-@inline
-def six_bits(v: Vector) -> Vector:
-    """Nearest integer, wrapped to a byte as the reference stores it, at most 63."""
-    return min((as_int(v + MAGIC) - 0x4B400000) & 255, 63)
 
 
 @inline
@@ -69,16 +61,13 @@ def search(
     top: int,
     limit: int,
     trials: npt.NDArray[np.float32],
-    scales: Vector,
-    minimums: Vector,
-    inverses: Vector,
-    origins: Vector,
+    found: Found,
     s: Vector,
     m: Vector,
 ) -> tuple[Vector, Vector]:
-    """d and dmin of WIDE super-blocks and, for each of their sub-blocks j: scales[j] and minimums[j] of the fit, the
-    inverses[j] and origins[j] whose codes 0..top belong to it, and the integers s[j] and m[j] for scale and minimum, at
-    most `limit`."""
+    """d and dmin of WIDE super-blocks; `found` for each of their sub-blocks j; the integers s[j] and m[j], at most
+    `limit`, for its scale and minimum."""
+    scales, minimums, inverses, origins = found
     block, weights, codes = scratch(F, 32), scratch(F, 32), scratch(F, 32)
     places, sums = scratch(I, 1), scratch(F, 8)
     weighted = importance.size > 0
@@ -94,31 +83,20 @@ def search(
             average_weights(block, weights)
         scales[j], low, inverses[j], origins[j], sums[j] = fit_line(block, weights, codes, 32, top, False, trials)
         minimums[j] = -low
-    if not weighted:
-        return by_maximum(scales, minimums, s, m)
-    d = fit_positive(scales, sums, s, 8, 63, POSITIVE_GRIDS)
-    dmin = fit_positive(minimums, sums, m, 8, 63, POSITIVE_GRIDS)
+    if weighted:
+        d = fit_positive(scales, sums, s, 8, 63, POSITIVE_GRIDS)
+        dmin = fit_positive(minimums, sums, m, 8, 63, POSITIVE_GRIDS)
+    else:
+        d, dmin, limit = by_maximum(scales, s, 8, 63), by_maximum(minimums, m, 8, 63), 63
     for j in range(8):
         s[j], m[j] = min(s[j], limit), min(m[j], limit)
     return d, dmin
 
 
 @inline
-def by_maximum(scales: Vector, minimums: Vector, s: Vector, m: Vector) -> tuple[Vector, Vector]:
-    """d and dmin that give the largest scale and minimum the code 63; the codes of all go to s and m."""
-    biggest = deepest = F(0)
-    for j in range(8):
-        biggest, deepest = max(biggest, scales[j]), max(deepest, minimums[j])
-    up = where(biggest > 0, 63 / biggest, 0)
-    down = where(deepest > 0, 63 / deepest, 0)
-    for j in range(8):
-        s[j], m[j] = six_bits(up * scales[j]), six_bits(down * minimums[j])
-    return biggest / 63, deepest / 63
-
-
-@inline
-def pack_head(head: Vector, d: Vector, dmin: Vector, s: Vector, m: Vector, scales: Vector, minimums: Vector) -> None:
+def pack_head(head: Vector, d: Vector, dmin: Vector, s: Vector, m: Vector, found: Found) -> None:
     """The first 16 bytes of the blocks as four words; scales and minimums become what a decoder will make of them."""
+    scales, minimums, _, _ = found
     half_d, half_dmin = to_half(d), to_half(dmin)
     d, dmin = from_half(half_d), from_half(half_dmin)
     head[0], head[1], head[2], head[3] = half_d | half_dmin << 16, I(0), I(0), I(0)
@@ -139,18 +117,9 @@ def put_head(out: npt.NDArray[np.uint8], at: int, head: Vector, lane: int) -> No
 
 
 @inline
-def final(
-    x: npt.NDArray[np.float32],
-    at: int,
-    j: int,
-    lane: int,
-    top: int,
-    scales: Vector,
-    minimums: Vector,
-    inverses: Vector,
-    origins: Vector,
-) -> Vector:
+def final(x: npt.NDArray[np.float32], at: int, j: int, lane: int, top: int, found: Found) -> Vector:
     """Codes 0..top of sub-block j, which begins at element `at`; those of the search if its scale rounded to zero."""
+    scales, minimums, inverses, origins = found
     v = load(ROW, x, at)
     if scales[j, lane] == 0:
         v = inverses[j, lane] * (v - origins[j, lane])

@@ -96,7 +96,8 @@ def first_fit(x: Vector, codes: Vector, sums: Vector) -> int:
         lx += w * x[k] * c
         ll += w * c * c
     sums[0], sums[1] = where(size < TINY, 0, lx), where(size < TINY, 0, ll)
-    lanes: int = bits(unsettled(x, codes, lx, ll) & (size >= TINY))
+    # all products w * x * c have the sign of lx here: where that is negative, p is never positive
+    lanes: int = bits(unsettled(x, codes, lx, ll) & (lx > 0) & (size >= TINY))
     return lanes
 
 
@@ -105,10 +106,10 @@ def unsettled(x: Vector, codes: Vector, lx: Vector, ll: Vector) -> Vector:
     """Where a code may move.
 
     The others want a code c to be v = x * (ll - w * c * c) / p with p = lx - w * x * c; it moves if v rounds to another
-    number and p > 0. All products w * x * c have the sign of lx, so nothing moves where that is negative. c stays where
-    |v - c| < 1/2, and v - c = (x * ll - c * lx) / p: a test without a division, made with a margin for rounding.
+    number and p > 0. So c stays where |v - c| < 1/2, and v - c = (x * ll - c * lx) / p: a test without a division. Its
+    rounding is below 0.0006 of p where p is at least a hundredth of lx; the margin is 0.001.
     """
-    least, dominated = lx * 0 + 1, 0.01 * lx
+    least, dominated = lx * 0 + 1, 0.01 * lx  # the first is one, in as many lanes
     for k in range(16):
         c = codes[k]
         p, distance = lx - x[k] * x[k] * x[k] * c, x[k] * ll - c * lx
@@ -116,7 +117,7 @@ def unsettled(x: Vector, codes: Vector, lx: Vector, ll: Vector) -> Vector:
         # a code at an end of the range may be wanted beyond it
         stays = min(max(near + distance, -3.5 - c), max(near - distance, c - 2.5))
         least = min(least, min(stays, p - dominated))
-    return (lx > 0) & ~((least >= 0) & (lx > 1e-30) & (lx < 1e30) & (ll < 1e30))
+    return ~((least >= 0) & (lx > 1e-30) & (lx < 1e30) & (ll < 1e30))
 
 
 @inline

@@ -5,7 +5,7 @@ its product on stdout (`hf2q.cli.output`), raises `hf2q.errors.Hf2qError` for wh
 exit code. Heavy modules are imported inside the function. Flags have no ``--no-`` twin unless named so.
 
     0    done                       3    usage or input error
-    1    failure, or a bug          130  interrupted
+    1    failure, or a bug          130  interrupted (129, 143: convert, by SIGHUP or SIGTERM)
     2    quality threshold missed   141  the reader of stdout went away
 
 This module imports next to nothing, so that ``--version`` answers at once.
@@ -21,8 +21,10 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program with `arguments` (default: those of the process) and return its exit code."""
-    from hf2q.cli.exits import guarded
+    from hf2q.cli.exits import guarded, usable_streams
 
+    if arguments is None:
+        usable_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     return guarded(lambda: _run(words), words)
 

@@ -17,7 +17,7 @@ from hf2q.cli.settings import HELP, plugin_environment, split
 from hf2q.errors import PluginLoadError, UnknownNameError, UsageError, listing
 
 COMMANDS = (
-    ("convert", "hf2q.cli.convert:command", "Convert a checkpoint to a quantized GGUF file."),
+    ("convert", "hf2q.cli.convert:command", "Convert a checkpoint or a GGUF file to a quantized one."),
     ("info", "hf2q.cli.info:command", "Show what is in a GGUF file, without loading weights."),
     ("imatrix", "hf2q.cli.imatrix:app", "Show and convert importance matrices."),
     ("generate", "hf2q.cli.generate:command", "Continue a prompt with a model file."),

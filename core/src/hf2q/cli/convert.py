@@ -1,23 +1,31 @@
-"""``hf2q convert``: parse, show progress, call `hf2q.convert`, print what was made."""
+"""``hf2q convert``: parse, show progress, call `hf2q.convert`, and hand the result to `converted` for printing."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from hf2q.cli.output import print_json, print_table, size
+from hf2q.cli.numbers import byte_size, whole_number
 
 if TYPE_CHECKING:
-    from hf2q.convert import Summary
     from hf2q.types import Plan, TensorPlan
 
 
 def command(
-    source: Annotated[str, Parameter(help="A checkpoint directory, with config.json and safetensors files in it.")],
+    source: Annotated[
+        str,
+        Parameter(
+            help="A checkpoint directory, with config.json and safetensors files in it; or a GGUF file, the first of "
+            "several."
+        ),
+    ],
     *,
     quant: Annotated[
         str, Parameter(help="What to convert to: f32, f16, bf16, q8_0, q4_k_m, … (`hf2q plugins` lists them).")
@@ -28,47 +36,129 @@ def command(
             name=["--output", "-o"], help="The file, or a directory for a file of the usual name (default: here)."
         ),
     ] = None,
+    imatrix: Annotated[
+        str | None, Parameter(help="An importance matrix, .imatrix.gguf or .dat: which columns matter how much.")
+    ] = None,
+    include_weights: Annotated[
+        list[str] | None,
+        Parameter(help="Use only entries of the matrix with this in their names. May be repeated.", negative=()),
+    ] = None,
+    exclude_weights: Annotated[
+        list[str] | None,
+        Parameter(help="Use no entries of the matrix with this in their names. May be repeated.", negative=()),
+    ] = None,
+    pure: Annotated[bool, Parameter(help="Give every tensor the default type of the mix.")] = False,
+    output_tensor_type: Annotated[str | None, Parameter(help="Type of output.weight, for example q8_0.")] = None,
+    token_embedding_type: Annotated[str | None, Parameter(help="Type of token_embd.weight.")] = None,
+    tensor_type: Annotated[
+        list[str] | None,
+        Parameter(
+            help="PATTERN=TYPE: tensors whose names match the regular expression get the type; the first that matches "
+            "counts. May be repeated.",
+            negative=(),
+        ),
+    ] = None,
+    tensor_type_file: Annotated[
+        Path | None, Parameter(help="A file of PATTERN=TYPE, which count after those of --tensor-type.")
+    ] = None,
+    leave_output_tensor: Annotated[bool, Parameter(help="Do not quantize output.weight.")] = False,
     via: Annotated[
         Literal["auto", "f16", "bf16", "f32"],
-        Parameter(help="The type that values pass through before they are quantized, as with llama.cpp's two steps."),
+        Parameter(
+            help="For a checkpoint: the type that values pass through before they are quantized, as with llama.cpp's "
+            "two steps."
+        ),
     ] = "auto",
-    no_mtp: Annotated[bool, Parameter(help="Leave multi-token-prediction blocks out.")] = False,
-    threads: Annotated[int | None, Parameter(help="Default: HF2Q_THREADS, else the CPUs there are.")] = None,
+    no_mtp: Annotated[bool, Parameter(help="For a checkpoint: leave multi-token-prediction blocks out.")] = False,
+    pre: Annotated[
+        str | None,
+        Parameter(help="For a checkpoint: name of the pre-tokenizer, instead of recognising it from tokenizer.json."),
+    ] = None,
+    allow_requantize: Annotated[
+        bool, Parameter(help="For a GGUF file: encode tensors again that are quantized already, with more loss.")
+    ] = False,
+    keep_split: Annotated[
+        bool, Parameter(help="For a GGUF file in several: write as many, with the same tensors in each.")
+    ] = False,
+    split_max_size: Annotated[
+        int | None,
+        Parameter(help="Write several files of at most so many bytes of tensors: 4G, 500M.", converter=byte_size),
+    ] = None,
+    split_max_tensors: Annotated[
+        int | None, Parameter(help="Write several files of at most so many tensors.", converter=whole_number)
+    ] = None,
+    threads: Annotated[
+        int | None, Parameter(help="Default: HF2Q_THREADS, else the CPUs there are.", converter=whole_number)
+    ] = None,
     dry_run: Annotated[bool, Parameter(help="Show what would be written; read no weights, write nothing.")] = False,
     json: Annotated[bool, Parameter(help="Print the result as JSON.")] = False,
     force: Annotated[bool, Parameter(help="Replace an existing output.")] = False,
     no_fallback: Annotated[bool, Parameter(help="Refuse when a tensor's shape does not fit the chosen type.")] = False,
-    pre: Annotated[
-        str | None, Parameter(help="Name of the pre-tokenizer, instead of recognising it from tokenizer.json.")
-    ] = None,
 ) -> None:
-    """Convert a Hugging Face checkpoint to a quantized GGUF file.
+    """Convert a Hugging Face checkpoint, or another GGUF file, to a quantized GGUF file.
 
     The bytes are those of llama.cpp's converter followed by its quantizer, whatever the machine and the number of
-    threads. The file appears under its name only when it is complete.
+    threads. The file appears under its name only when it is complete; of several files, all at the end.
     """
+    from hf2q.cli.converted import show
     from hf2q.convert import convert
+    from hf2q.policy import parse_qtype, parse_tensor_type, read_tensor_types
+    from hf2q.types import PolicyOptions
 
-    with _progress(shown=not (dry_run or json) and sys.stderr.isatty()) as progress:
+    pairs = [parse_tensor_type(text) for text in tensor_type or ()]
+    if tensor_type_file is not None:
+        pairs += read_tensor_types(tensor_type_file)
+    options = PolicyOptions(
+        pure=pure,
+        output_tensor_type=output_tensor_type and parse_qtype(output_tensor_type, "--output-tensor-type"),
+        token_embedding_type=token_embedding_type and parse_qtype(token_embedding_type, "--token-embedding-type"),
+        tensor_types=tuple(pairs),
+        leave_output_tensor=leave_output_tensor,
+    )
+    with _cleaning_up(), _progress(shown=not (dry_run or json) and sys.stderr.isatty()) as progress:
         summary = convert(
             source,
             quant,
             output,
+            imatrix=imatrix,
+            include_weights=include_weights or (),
+            exclude_weights=exclude_weights or (),
+            options=options,
             via=via,
             mtp=not no_mtp,
+            pre=pre,
+            allow_requantize=allow_requantize,
+            keep_split=keep_split,
+            split_max_size=split_max_size,
+            split_max_tensors=split_max_tensors,
             threads=threads,
             force=force,
             dry_run=dry_run,
             no_fallback=no_fallback,
-            pre=pre,
             progress=progress,
         )
-    if json:
-        print_json(_as_json(summary))
+    show(summary, json=json, importance=imatrix is not None)
+
+
+@contextmanager
+def _cleaning_up() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the conversion as Ctrl-C does, so that no unfinished file stays behind."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # where Python allows no handlers
+        yield
         return
-    if dry_run:
-        _print_tensors(summary)
-    _print_summary(summary)
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for name in names if signal.getsignal(number := getattr(signal, name)) is signal.SIG_DFL]
+    try:
+        for number in numbers:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
@@ -88,96 +178,3 @@ def _progress(*, shown: bool) -> Iterator[Callable[[Plan, TensorPlan, int], None
             bar.update(task, total=plan.nbytes, completed=written, description=tensor.name)
 
         yield update
-
-
-def _totals(summary: Summary) -> dict[str, dict[str, int]]:
-    """Tensors, weights and bytes by type, the type with most bytes first."""
-    totals: dict[str, dict[str, int]] = {}
-    for tensor in summary.plan.tensors:
-        total = totals.setdefault(tensor.qtype, {"tensors": 0, "parameters": 0, "nbytes": 0})
-        total["tensors"] += 1
-        total["parameters"] += tensor.parameters
-        total["nbytes"] += tensor.nbytes
-    return dict(sorted(totals.items(), key=lambda item: -item[1]["nbytes"]))
-
-
-def _ignored(summary: Summary) -> dict[str, int]:
-    """How many checkpoint tensors were left out, by reason."""
-    reasons: dict[str, int] = {}
-    for _, reason in summary.plan.ignored:
-        reasons[reason] = reasons.get(reason, 0) + 1
-    return reasons
-
-
-def _as_json(summary: Summary) -> dict[str, Any]:
-    plan = summary.plan
-    told: dict[str, Any] = {
-        "output": summary.output,
-        "dry_run": summary.dry_run,
-        "arch": plan.arch,
-        "quant": plan.recipe,
-        "via": plan.via,
-        "parameters": plan.parameters,
-        "tensor_bytes": plan.nbytes,
-        "file_bytes": None if summary.dry_run else summary.nbytes,
-        "bits_per_weight": summary.bits_per_weight,
-        "qtypes": _totals(summary),
-        "fallbacks": [{"name": t.name, "from": t.fallback_from, "to": t.qtype} for t in summary.fallbacks],
-        "ignored": _ignored(summary),
-        "seconds": summary.seconds,
-    }
-    if summary.dry_run:
-        told["tensors"] = [
-            {
-                "name": tensor.name,
-                "shape": tensor.shape,
-                "qtype": tensor.qtype,
-                "via": tensor.via,
-                "reason": tensor.reason,
-                "fallback_from": tensor.fallback_from,
-                "nbytes": tensor.nbytes,
-                "offset": tensor.offset,
-                "inputs": tensor.inputs,
-            }
-            for tensor in plan.tensors
-        ]
-    return told
-
-
-def _print_tensors(summary: Summary) -> None:
-    print_table(
-        [
-            (tensor.name, " x ".join(map(str, tensor.shape)), tensor.qtype, f"{tensor.nbytes:,}", tensor.reason)
-            for tensor in summary.plan.tensors
-        ],
-        header=("tensor", "shape", "type", "bytes", "why"),
-    )
-    print()
-
-
-def _print_summary(summary: Summary) -> None:
-    plan = summary.plan
-    how = f"{plan.recipe} of {plan.arch}" + (f" via {plan.via}" if plan.via != plan.recipe else "")
-    print_table(
-        [
-            ("would write" if summary.dry_run else "wrote", summary.output),
-            ("what", how),
-            ("tensors", f"{len(plan.tensors)}, {plan.parameters:,} weights"),
-            ("tensor data" if summary.dry_run else "size", size(summary.nbytes)),
-            ("bits per weight", f"{summary.bits_per_weight:.2f}"),
-            *(("left out", f"{count} tensors: {reason}") for reason, count in _ignored(summary).items()),
-            *(() if summary.dry_run else (("time", f"{summary.seconds:.1f} s"),)),
-        ]
-    )
-    print("\ntypes")
-    print_table(
-        [
-            (qtype, f"{total['tensors']} tensors", f"{total['parameters']:,} weights", size(total["nbytes"]))
-            for qtype, total in _totals(summary).items()
-        ],
-        indent="  ",
-    )
-    if summary.fallbacks:
-        print("\nother types than the mix would give, because of their shape")
-        rows = [(t.name, f"{t.shape[-1]} columns", f"{t.fallback_from} → {t.qtype}") for t in summary.fallbacks]
-        print_table(rows, indent="  ")

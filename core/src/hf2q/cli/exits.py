@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
+from hf2q.cli.output import printable
 from hf2q.errors import Hf2qError
 
 INTERRUPTED = 130
@@ -27,7 +28,8 @@ def guarded(work: Callable[[], int], words: Sequence[str]) -> int:
     """
     try:
         code = work()
-        sys.stdout.flush()  # here, where a reader that went away can still be handled
+        if sys.stdout is not None:  # it was closed before the program began
+            sys.stdout.flush()  # here, where a reader that went away can still be handled
     except Hf2qError as error:
         return _refusal(error, error.message, error.hint, error.exit_code, words)
     except KeyboardInterrupt:
@@ -49,6 +51,23 @@ def guarded(work: Callable[[], int], words: Sequence[str]) -> int:
     except Exception:
         return _bug()
     return code
+
+
+def usable_streams() -> None:
+    """See that this process can print: for its own stdout and stderr, once, before anything else.
+
+    A stream that the caller closed would be None, and its number would go to the next file that is opened: here to
+    `os.devnull`. A character that the terminal's encoding lacks is escaped.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        continue
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - for the whole process
+        else:
+            stream.reconfigure(errors="backslashreplace")
 
 
 def wants_json(words: Sequence[str]) -> bool:
@@ -73,9 +92,10 @@ def _refusal(error: BaseException, message: str, hint: str | None, code: int, wo
         told = {"type": type(error).__name__, "message": message, "hint": hint, "exit_code": code}
         print(json.dumps({"error": told}, ensure_ascii=False), file=sys.stderr)
         return code
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+    for label, text in (("error", message), ("hint", hint)):
+        if text:
+            lines = "\n".join(printable(line) for line in text.split("\n"))  # it may quote a file nobody vouches for
+            print(f"{label}: {lines}", file=sys.stderr)
     return code
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, validators
 
+from hf2q.cli.numbers import whole_number
 from hf2q.cli.output import note, print_json
 from hf2q.errors import ConfigError, MissingFileError, UsageError
 
@@ -34,16 +35,20 @@ def command(
     chat_template_file: Annotated[
         Path | None, Parameter(help="A chat template instead of the model file's own; only with --chat.")
     ] = None,
-    max_tokens: Annotated[int, Parameter(help="Most tokens to generate.", validator=validators.Number(gte=1))] = 256,
+    max_tokens: Annotated[
+        int, Parameter(help="Most tokens to generate.", converter=whole_number, validator=validators.Number(gte=1))
+    ] = 256,
     temperature: Annotated[
         float, Parameter(help="0 takes the likeliest token each time.", validator=_NOT_NEGATIVE)
     ] = 0.0,
-    top_k: Annotated[int, Parameter(help="Sample among the k best; 0 for all.", validator=_NOT_NEGATIVE)] = 40,
+    top_k: Annotated[
+        int, Parameter(help="Sample among the k best; 0 for all.", converter=whole_number, validator=_NOT_NEGATIVE)
+    ] = 40,
     top_p: Annotated[float, Parameter(help="Sample among the best with this share.", validator=_SHARE)] = 0.95,
     min_p: Annotated[
         float, Parameter(help="Leave out what is less likely than this times the best.", validator=_SHARE)
     ] = 0.05,
-    seed: Annotated[int | None, Parameter(help="Makes sampling repeatable.")] = None,
+    seed: Annotated[int | None, Parameter(help="Makes sampling repeatable.", converter=whole_number)] = None,
     stop: Annotated[
         tuple[str, ...],
         Parameter(

@@ -10,7 +10,8 @@ from typing import Any
 
 def print_json(value: Any) -> None:
     """Print `value` on stdout as indented JSON. Records (msgspec structs) are written as objects."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+    narrow = not (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(value, indent=2, ensure_ascii=narrow, default=_plain))
 
 
 def print_table(rows: Iterable[Sequence[str]], *, header: Sequence[str] | None = None, indent: str = "") -> None:

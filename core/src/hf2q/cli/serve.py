@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter, validators
 
 from hf2q.cli.logs import show_by_default
+from hf2q.cli.numbers import whole_number
 from hf2q.cli.output import note
 from hf2q.errors import LoadError, MissingFileError, UsageError
 
@@ -25,13 +26,18 @@ def command(
     *,
     model: Annotated[Path, Parameter(help="A GGUF file.")],
     host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 for the whole network.")] = "127.0.0.1",
-    port: Annotated[int, Parameter(help="Port to listen on; 0 takes a free one.", validator=_PORT)] = 8080,
+    port: Annotated[
+        int, Parameter(help="Port to listen on; 0 takes a free one.", converter=whole_number, validator=_PORT)
+    ] = 8080,
     backend: Annotated[str, Parameter(help="What to compute with.")] = "auto",
     chat_template_file: Annotated[
         Path | None, Parameter(help="A chat template to use instead of the model file's own.")
     ] = None,
     queue_capacity: Annotated[
-        int, Parameter(help="Requests that may wait; more are refused with 429.", validator=_POSITIVE)
+        int,
+        Parameter(
+            help="Requests that may wait; more are refused with 429.", converter=whole_number, validator=_POSITIVE
+        ),
     ] = 32,
     drain: Annotated[float, Parameter(help="Seconds that running answers get when the server stops.")] = 10.0,
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -75,14 +76,14 @@ def general_metadata(
 
     total, label = size_label(tensors)
     name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - resolves "." and "..", but no links
-    meta = gguf.Metadata.apply_metadata_heuristic(
-        gguf.Metadata(), _model_card(directory), dict(config), Path(name), total
-    )
+    origin = config.get("_name_or_path")
+    known = {"_name_or_path": origin} if isinstance(origin, str) else {}  # all that is looked at
+    meta = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), _model_card(directory), known, Path(name), total)
     if meta.size_label is None and total:
         meta.size_label = label
     if isinstance(meta.license, list):
         meta.license = ",".join(str(part) for part in meta.license)
-    if meta.name is None:
+    if _text("name", meta.name) is None:
         meta.name = name
     fields = _sampling(directory)
     for attribute, key in TEXTS:
@@ -139,10 +140,36 @@ def _model_card(directory: Path) -> dict[str, Any]:
     try:
         if read_bounded(path, MAX_CARD_BYTES) is None:
             return {}
-        return dict(gguf.Metadata.load_model_card(directory))
+        return _shallow(dict(gguf.Metadata.load_model_card(directory)))
     except (Hf2qError, yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         log.warning("%s: the model card cannot be read and is left out: %s", path, error)
         return {}
+
+
+def _shallow(card: Mapping[Any, Any]) -> dict[str, Any]:
+    """Of a card what can describe a model: scalars, lists of scalars and of tables, tables of scalars.
+
+    Aliases let a few lines of YAML stand for more values than memory holds, once somebody walks through them.
+    """
+
+    def scalar(value: Any) -> bool:
+        if isinstance(value, str):
+            return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
+        return not isinstance(value, list | tuple | set | dict | bytes)
+
+    def table(value: Any) -> dict[Any, Any] | None:
+        return {k: v for k, v in value.items() if scalar(k) and scalar(v)} if isinstance(value, dict) else None
+
+    kept: dict[str, Any] = {}
+    for key, value in card.items():
+        if not isinstance(key, str) or not scalar(key):
+            continue
+        if isinstance(value, list):
+            entries = [(table(entry), entry) for entry in value]
+            kept[key] = [entry if rows is None else rows for rows, entry in entries if rows or scalar(entry)]
+        elif scalar(value) or isinstance(value, dict):
+            kept[key] = table(value) if isinstance(value, dict) else value
+    return kept
 
 
 def _sampling(directory: Path) -> list[MetadataField]:
@@ -161,7 +188,7 @@ def _sampling(directory: Path) -> list[MetadataField]:
         if value is None or value == "":
             continue
         if not _fits(value, kind):
-            log.warning("%s: %s is %r, expected a %s; left out", path, names[0], value, kind.name)
+            log.warning("%s: %s is %s, expected a %s; left out", path, names[0], reprlib.repr(value), kind.name)
             continue
         value = float(value) if kind is ValueType.FLOAT32 else value
         fields.append(MetadataField(key=f"general.sampling.{key}", type=kind, value=value))
@@ -184,7 +211,7 @@ def _text(key: str, value: Any) -> str | None:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    log.warning("model card: %s is %r, expected text; left out", key, value)
+    log.warning("model card: %s is %s, expected text; left out", key, reprlib.repr(value))
     return None
 
 

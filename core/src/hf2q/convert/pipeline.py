@@ -11,11 +11,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from hf2q.codec import QuantCodec
+from hf2q.convert.importance import Importance
 from hf2q.errors import EncodeError
 from hf2q.formats.floats import bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16
 from hf2q.rows import n_rows
@@ -39,6 +40,24 @@ Progress = Callable[[TensorPlan, int], None]
 """Called after each write with the tensor and the number of bytes of tensor data written so far."""
 
 
+class StoredRows(Rows, Protocol):
+    """Rows of a source that holds them encoded; what `TensorPlan.copied` relies on."""
+
+    def stored(self, start: int, stop: int) -> Bytes:
+        """Rows `start` to `stop` as they are in the source: uint8 (stop - start, bytes). Thread-safe."""
+        ...
+
+
+class Piece(NamedTuple):
+    """Rows `start` to `stop` of one tensor, within one matrix when there is `importance`, float32 (columns,)."""
+
+    tensor: TensorPlan
+    source: Rows
+    start: int
+    stop: int
+    importance: Float32 | None
+
+
 def stream(
     plan: Plan,
     rows: Callable[[str], Rows],
@@ -46,6 +65,7 @@ def stream(
     open_writer: Callable[[], Writer],
     *,
     threads: int,
+    importance: Importance | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write every tensor of `plan`. `rows` and `codecs` look up by tensor name and by type.
@@ -53,13 +73,13 @@ def stream(
     On any failure and on an interrupt the unfinished file is gone when this returns.
     Errors: EncodeError naming tensor and row; SourceError and WriteError from both ends.
     """
-    used = {tensor.qtype: codecs(tensor.qtype) for tensor in plan.tensors}
+    used = {tensor.qtype: codecs(tensor.qtype) for tensor in plan.tensors if not tensor.copied}
     for codec in used.values():
         resolve(codec.encoder)  # imports and compilers run here, once, and not in a worker
     writer = open_writer()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="convert")
     try:
-        _pump(plan, rows, used, writer, pool, threads, progress)
+        _pump(_pieces(plan, rows, importance), used, writer, pool, threads, progress)
         writer.close()
     except BaseException:
         try:
@@ -71,8 +91,7 @@ def stream(
 
 
 def _pump(
-    plan: Plan,
-    rows: Callable[[str], Rows],
+    pieces: Iterator[Piece],
     codecs: dict[str, QuantCodec],
     writer: Writer,
     pool: ThreadPoolExecutor,
@@ -91,30 +110,39 @@ def _pump(
         if progress is not None:
             progress(tensor, written)
 
-    for tensor, source, start, stop in _pieces(plan, rows):
+    for piece in pieces:
         if len(under_way) >= AHEAD * threads:
             write_one()
-        under_way.append((tensor, pool.submit(_encode, tensor, source, codecs[tensor.qtype], start, stop)))
+        under_way.append((piece.tensor, pool.submit(_encode, piece, codecs.get(piece.tensor.qtype))))
     while under_way:
         write_one()
 
 
-def _pieces(plan: Plan, rows: Callable[[str], Rows]) -> Iterator[tuple[TensorPlan, Rows, int, int]]:
+def _pieces(plan: Plan, rows: Callable[[str], Rows], importance: Importance | None) -> Iterator[Piece]:
+    """Every tensor in pieces. With importance, of which each matrix of a stack has its own, none spans two."""
     for tensor in plan.tensors:
         source = rows(tensor.name)
         count = n_rows(source)
         step = max(1, PIECE // max(1, tensor.shape[-1]))
-        for start in range(0, count, step):
-            yield tensor, source, start, min(start + step, count)
+        weights = importance.weights(tensor.name, tensor.shape) if importance and tensor.importance else None
+        matrix = count if weights is None else tensor.shape[-2]
+        for first in range(0, count, max(1, matrix)):
+            last = min(first + matrix, count)
+            own = None if weights is None else weights[first // matrix]
+            for start in range(first, last, step):
+                yield Piece(tensor, source, start, min(start + step, last), own)
 
 
-def _encode(tensor: TensorPlan, source: Rows, codec: QuantCodec, start: int, stop: int) -> Bytes:
+def _encode(piece: Piece, codec: QuantCodec | None) -> Bytes:
+    tensor, source, start, stop, importance = piece
+    if codec is None or tensor.copied:
+        return cast("StoredRows", source).stored(start, stop)
     x = source.read(start, stop)
     if tensor.via not in (tensor.qtype, source.dtype):
         x = _through(x, tensor, start)
     if tensor.qtype == "F16":
         refuse_overflow(x, tensor.name, start, "--quant bf16 keeps the range of the source")
-    return codec.encode(x, threads=1, name=tensor.name, first_row=start)
+    return codec.encode(x, importance, threads=1, name=tensor.name, first_row=start)
 
 
 def _through(x: Float32, tensor: TensorPlan, first_row: int) -> Float32:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hf2q.errors import UsageError, WriteError, listing
@@ -28,22 +28,30 @@ def check_fallbacks(plan: Plan, *, allowed: bool) -> None:
     log.info("%s", message)
 
 
-def check_output(output: Path, source: Path, *, force: bool) -> None:
+def check_output(output: Path, source: Path | None, weights: Iterable[Path] = (), *, suffix: str, force: bool) -> None:
     """Refuse an output that is part of the source, that exists (unless `force`), or that has no place to be.
 
-    The comparison with the source's files is by identity, so every spelling, link and hard link is seen.
+    The comparison with the source's files is by identity, so every spelling, link and hard link is seen. `weights` are
+    those that may lie in folders of their own; without a folder `source` they are all there is. A new file in that
+    folder must end in `suffix`: under another name it could be taken for a part of the checkpoint.
 
     Errors: UsageError, WriteError.
     """
     if not output.parent.is_dir():
         raise WriteError(f"{output} cannot be written: there is no directory {output.parent}", hint="create it first")
     try:
+        foreign = output.suffix != suffix and not output.exists()
+        if source is not None and foreign and output.parent.samefile(source):
+            raise UsageError(
+                f"{output} would lie among the files of the source, but its name does not end in {suffix}",
+                hint="choose another output with -o",
+            )
         there = output.stat()
     except FileNotFoundError:
         return
     except OSError as error:
         raise WriteError(f"{output} cannot be written: {error.strerror}") from error
-    for path in _files(source):
+    for path in _files(source, weights):
         if os.path.samestat(path.stat(), there):
             raise UsageError(f"{output} is {path}, a file of the source", hint="choose another output with -o")
     if output.is_dir():
@@ -69,8 +77,9 @@ def check_space(output: Path, plan: Plan) -> None:
         )
 
 
-def _files(directory: Path) -> Iterator[Path]:
-    for path in directory.iterdir():
+def _files(directory: Path | None, weights: Iterable[Path]) -> Iterator[Path]:
+    beside = (*directory.iterdir(), *(directory / "additional_chat_templates").glob("*")) if directory else ()
+    for path in (*beside, *weights):
         try:
             if path.is_file():
                 yield path

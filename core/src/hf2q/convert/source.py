@@ -72,18 +72,19 @@ def read_config(directory: Path) -> Mapping[str, Any]:
 
 
 def _local_directory(source: str) -> Path:
-    path = Path(source).expanduser()
+    if not source:
+        raise MissingFileError("the source is named by an empty text", hint="give the directory of a checkpoint")
     try:
+        path = Path(source).expanduser()
         if path.is_dir():
             return path
         exists = path.exists()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the home of a user that does not exist
         raise MissingFileError(f"{source!r} cannot be opened: {error}") from None
     if exists:
-        hint = "give the directory that holds config.json"
-        if path.suffix == ".gguf":
-            hint = "give the checkpoint directory it was made from; GGUF files are not converted again"
-        raise SourceError(f"{source} is a file, expected a checkpoint directory", hint=hint)
+        raise SourceError(
+            f"{source} is a file, expected a checkpoint directory", hint="give the directory that holds config.json"
+        )
     if re.match(r"https?://", source) or re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         repo = re.sub(r"^https?://[^/]+/", "", source).strip("/")
         raise MissingFileError(

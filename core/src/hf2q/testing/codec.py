@@ -14,7 +14,7 @@ from hf2q.testing.contract import Contract, normal, not_checked
 from hf2q.types import resolve
 
 if TYPE_CHECKING:
-    from hf2q.types import Float32
+    from hf2q.types import Bytes, Float32
 
 
 class CodecContract(Contract):
@@ -61,6 +61,17 @@ class CodecContract(Contract):
             "subnormal": normal(7, 2, columns) * np.float32(1e-40),
         }
 
+    @classmethod
+    def importance(cls, columns: int) -> Float32 | None:
+        """What checks encode with that are not about importance: none, or where it is needed the same everywhere."""
+        return np.ones(columns, np.float32) if cls.codec().needs_importance else None
+
+    @classmethod
+    def encode(cls, x: Float32, *, threads: int | None = None, name: str = "", first_row: int = 0) -> Bytes:
+        """Encode x (rows, columns) with `importance`."""
+        weights = cls.importance(x.shape[1])
+        return cls.codec().encode(x, weights, threads=threads, name=name, first_row=first_row)
+
     # ------------------------------------------------------------------------------------------------ the record
 
     def test_the_record_is_complete(self) -> None:
@@ -91,7 +102,7 @@ class CodecContract(Contract):
         """Bytes follow from the shape alone."""
         codec = self.codec()
         for rows, blocks in [(0, 1), (1, 1), (2, 3), (5, 2)]:
-            encoded = codec.encode(normal(rows, rows, blocks * codec.block_size))
+            encoded = self.encode(normal(rows, rows, blocks * codec.block_size))
             assert encoded.dtype == np.uint8
             assert encoded.shape == (rows, blocks * codec.type_size)
             assert encoded.shape[1] == codec.row_bytes(blocks * codec.block_size)
@@ -107,7 +118,7 @@ class CodecContract(Contract):
             encoded = []
             for fill in (0x00, 0xFF):
                 memory = np.full((len(x) + 2, codec.row_bytes(x.shape[1])), fill, np.uint8)
-                encoder(x, memory[1:-1], None)
+                encoder(x, memory[1:-1], self.importance(x.shape[1]))
                 assert (memory[0] == fill).all(), f"{kind}: the encoder writes before its output"
                 assert (memory[-1] == fill).all(), f"{kind}: the encoder writes after its output"
                 encoded.append(memory[1:-1].copy())
@@ -127,7 +138,7 @@ class CodecContract(Contract):
         if codec.block_size > 1:
             for columns in (1, codec.block_size - 1, codec.block_size + 1):
                 with pytest.raises(EncodeError, match=str(codec.block_size)):
-                    codec.encode(np.zeros((2, columns), np.float32))
+                    self.encode(np.zeros((2, columns), np.float32))
         if codec.type_size > 1:
             with pytest.raises(FormatError, match=str(codec.type_size)):
                 codec.decode(np.zeros((2, codec.type_size + 1), np.uint8))
@@ -139,14 +150,14 @@ class CodecContract(Contract):
             x = normal(8, 4, 2 * codec.block_size)
             x[2, codec.block_size] = bad
             with pytest.raises(EncodeError, match=rf"row 102, column {codec.block_size}"):
-                codec.encode(x, name="blk.0.attn_q.weight", first_row=100)
+                self.encode(x, name="blk.0.attn_q.weight", first_row=100)
 
     def test_what_the_type_cannot_hold_is_refused_or_held(self) -> None:
         """Values near the end of float32 are encoded as such or refused; they do not become NaN or infinity."""
         codec = self.codec()
         x = normal(9, 2, 2 * codec.block_size) * np.float32(1e37)
         try:
-            encoded = codec.encode(x)
+            encoded = self.encode(x)
         except EncodeError:
             return
         assert np.isfinite(codec.decode(encoded)).all(), "huge weights are encoded as NaN or infinity, without an error"
@@ -157,13 +168,13 @@ class CodecContract(Contract):
         """Rows are encoded and decoded alone, whatever their neighbours and however many threads."""
         codec = self.codec()
         for kind, x in self.samples().items():
-            whole = codec.encode(x)
+            whole = self.encode(x)
             for step in (1, 2, 5):
-                parts = [codec.encode(x[at : at + step]) for at in range(0, len(x), step)]
+                parts = [self.encode(x[at : at + step]) for at in range(0, len(x), step)]
                 assert np.array_equal(np.concatenate(parts), whole), f"{kind}: encoded {step} rows at a time"
                 rows = [codec.decode(whole[at : at + step]) for at in range(0, len(x), step)]
                 assert same(np.concatenate(rows), codec.decode(whole)), f"{kind}: decoded {step} rows at a time"
-            assert np.array_equal(codec.encode(x[::-1])[::-1], whole), f"{kind}: encoded in another order"
+            assert np.array_equal(self.encode(x[::-1])[::-1], whole), f"{kind}: encoded in another order"
 
     def test_threads_do_not_change_bytes(self) -> None:
         """Large enough for threads: several rows, and one long row that is cut into blocks."""
@@ -172,8 +183,8 @@ class CodecContract(Contract):
         rows = 2 * PARALLEL_FROM // columns + 3
         x = normal(10, rows, columns)
         for matrix in (x, x.reshape(1, -1)):
-            whole = codec.encode(matrix, threads=1)
-            assert np.array_equal(codec.encode(matrix, threads=3), whole)
+            whole = self.encode(matrix, threads=1)
+            assert np.array_equal(self.encode(matrix, threads=3), whole)
             assert same(codec.decode(whole, threads=3), codec.decode(whole, threads=1))
 
     def test_inputs_are_left_alone(self) -> None:
@@ -181,18 +192,18 @@ class CodecContract(Contract):
         codec = self.codec()
         x = normal(11, 5, 2 * codec.block_size)
         kept = x.copy()
-        encoded = codec.encode(x)
+        encoded = self.encode(x)
         assert np.array_equal(x, kept), "encoding changed the weights"
         bytes_kept = encoded.copy()
         codec.decode(encoded)
         assert np.array_equal(encoded, bytes_kept), "decoding changed the bytes"
-        assert np.array_equal(codec.encode(x), encoded), "encoding twice gives different bytes"
+        assert np.array_equal(self.encode(x), encoded), "encoding twice gives different bytes"
 
     def test_rows_that_need_no_rounding_are_exact(self) -> None:
         """Zeros stay zeros."""
         codec = self.codec()
         for kind in ("zero", "negative zero"):
-            assert (codec.decode(codec.encode(self.samples()[kind])) == 0).all(), f"{kind}: zeros are not kept"
+            assert (codec.decode(self.encode(self.samples()[kind])) == 0).all(), f"{kind}: zeros are not kept"
 
     def test_the_error_is_that_of_as_many_bits(self) -> None:
         """On normal, scaled and constant rows the relative error stays below the bound."""
@@ -202,7 +213,7 @@ class CodecContract(Contract):
         samples = self.samples()
         wide = normal(12, 64, 4 * codec.block_size)
         for kind, x in {"wide": wide, **{k: samples[k] for k in ("normal", "large", "positive", "constant")}}.items():
-            off = codec.decode(codec.encode(x)).astype(np.float64) - x
+            off = codec.decode(self.encode(x)).astype(np.float64) - x
             error = float(np.sqrt((off**2).sum() / (x.astype(np.float64) ** 2).sum()))
             assert error <= bound, f"{kind}: relative error {error:.5f}, expected at most {bound:.5f}"
 
@@ -210,7 +221,7 @@ class CodecContract(Contract):
         """Bit for bit, on encoded rows and on arbitrary bytes."""
         codec = self.codec()
         decode = self.independent_decoder()
-        samples = {kind: codec.encode(x) for kind, x in self.samples().items()}
+        samples = {kind: self.encode(x) for kind, x in self.samples().items()}
         random = np.random.RandomState(13).randint(0, 256, (64, 2 * codec.type_size))
         samples["arbitrary bytes"] = random.astype(np.uint8)
         for kind, data in samples.items():
@@ -270,13 +281,20 @@ class CodecContract(Contract):
             assert np.array_equal(codec.encode(x[start : start + 1], changed)[0], after[start]), "rows are not alone"
         assert np.isfinite(codec.decode(codec.encode(x, np.zeros(columns, np.float32)))).all()
 
+    def test_importance_that_is_needed_is_asked_for(self) -> None:
+        """A codec that needs importance says so."""
+        codec = self.codec()
+        if codec.needs_importance:
+            with pytest.raises(EncodeError, match="importance"):
+                codec.encode(normal(16, 1, codec.block_size))
+
     def test_the_affine_form_is_lossless(self) -> None:
         """scale * code + bias in groups of 32, where the codec offers it, is what decoding gives."""
         codec = self.codec()
         if not codec.affine:
             return
         for kind, x in self.samples().items():
-            data = codec.encode(np.tile(x, (1, 32 // codec.block_size or 1)))
+            data = self.encode(np.tile(x, (1, 32 // codec.block_size or 1)))
             codes, scales, biases, bits = resolve(codec.affine)(data)
             assert codes.dtype == np.uint8
             assert int(codes.max(initial=0)) < 1 << bits, f"{kind}: codes do not fit {bits} bits"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hf2q.config import Config
+from hf2q.config import MAX_LAYERS, Config
 from hf2q.errors import ConfigError, Hf2qError, LoadError
 from hf2q.types import MetadataField, Record, TensorInfo
 
@@ -53,7 +53,7 @@ class ExampleHParams(Record, frozen=True, kw_only=True):
         rope = c.section("rope_parameters") or Config({})
         rope.expect("rope_type", ("default",), "nothing else is implemented")
         found = cls(
-            n_layer=c.size("num_hidden_layers"),
+            n_layer=c.size("num_hidden_layers", most=MAX_LAYERS),
             n_vocab=c.size("vocab_size"),
             n_ctx=c.size("max_position_embeddings"),
             n_embd=n_embd,

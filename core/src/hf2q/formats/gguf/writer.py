@@ -79,6 +79,11 @@ class GgufWriter:
 
     def close(self) -> None:
         """Check that every tensor is complete, flush to disk, and give the file its name."""
+        self.finish()
+        self.publish()
+
+    def finish(self) -> None:
+        """The first half of `close`: check that every tensor is complete, and flush to disk under the hidden name."""
         descriptor = self._open()
         for tensor in self._tensors[self._index :]:
             if self._done < tensor.nbytes:
@@ -91,6 +96,15 @@ class GgufWriter:
             os.fsync(descriptor)
             self._descriptor = None
             os.close(descriptor)
+        except OSError as error:
+            self._remove()
+            raise self._failed(error) from error
+
+    def publish(self) -> None:
+        """The second half of `close`: give the finished file its name."""
+        if self._descriptor is not None or not self._pending:
+            raise WriteError(f"{self._path} is not finished, so it cannot get its name")
+        try:
             self._temporary.replace(self._target)
             self._pending = False
         except OSError as error:

@@ -140,7 +140,7 @@ def _rounded(counts: Float32, path: str, name: str) -> NDArray[np.int64]:
     good = (counts >= 0) & (counts < MAX_COUNT)
     if not good.all():
         position = int(np.flatnonzero(~good)[0])
-        raise FormatError(f"{path}: count {position} of {name} is {counts[position]}, expected a number from 0 on")
+        raise FormatError(f"{path}: count {position} of {name} is {counts[position]}, expected a number from 0 to 2^62")
     return np.floor(counts.astype(np.float64) + 0.5).astype(np.int64)
 
 

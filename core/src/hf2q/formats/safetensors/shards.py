@@ -47,13 +47,20 @@ def find_shards(directory: str) -> Shards:
             f"{directory} has both {SINGLE} and an index ({INDEX}) that does not name it, expected one checkpoint",
             hint="remove the one that is out of date",
         )
-    missing = [file for file in files if not Path(directory, file).exists()]
+    missing = [file for file in files if not _exists(Path(directory, file))]
     if missing:
         raise MissingFileError(
             f"{directory} lacks {len(missing)} of the {len(files)} files that {INDEX} names: {listing(missing)}",
             hint="download the checkpoint again",
         )
     return Shards(files=files, weight_map=weight_map)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, or a folder that may not be entered
+        return False
 
 
 def _names(directory: str) -> list[str]:

@@ -27,8 +27,11 @@ def read_bounded(path: Path, limit: int) -> bytes | None:
     Errors: SourceError when it holds more than `limit` bytes or cannot be read; MissingFileError for a link to nowhere
     and for a git-lfs pointer in place of the file.
     """
-    if not (path.exists() or path.is_symlink()):
-        return None
+    try:
+        if not (path.exists() or path.is_symlink()):
+            return None
+    except OSError as error:  # a folder that may not be entered
+        raise SourceError(f"{path} cannot be opened: {error.strerror}") from error
     descriptor, size = open_regular(str(path))
     try:
         if size > limit:

@@ -24,7 +24,7 @@ from hf2q.serve.api.settings import ApiSettings
 def create_app(service: Service, settings: ApiSettings | None = None) -> ASGIApp:
     """The application over `service`, for any ASGI server."""
     app = Litestar(
-        route_handlers=[health, readyz, models, model, chat_completions],
+        route_handlers=ROUTES,
         exception_handlers={HTTPException: on_http_exception, Hf2qError: on_hf2q_error, Exception: on_other},
         state=State({"service": service, "settings": settings or ApiSettings()}),
         openapi_config=None,
@@ -67,6 +67,10 @@ async def model(request: Request[Any, Any, Any]) -> ModelRow:
     if name != service.model_id:
         raise service.unknown(name)
     return service.row()
+
+
+ROUTES = (health, readyz, models, model, chat_completions)
+"""Every route; what they are is in their docstrings."""
 
 
 def _service(request: Request[Any, Any, Any]) -> Service:

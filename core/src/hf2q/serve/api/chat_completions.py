@@ -87,9 +87,8 @@ async def chat_completions(request: Request[Any, Any, Any]) -> ASGIResponse:
         body = await read_body(request, settings.max_body)
     except ClientGone:
         return ASGIResponse(status_code=_NOBODY)
-    asked = parse_chat_request(body)
-    service.require(asked.model)
-    generate, prompt = await asyncio.to_thread(_prepared, asked, engine, chat, service, request_id(request.scope))
+    # a long conversation takes a while: not in the event loop's thread
+    asked, generate, prompt = await asyncio.to_thread(_prepared, body, engine, chat, service, request_id(request.scope))
     # from here to the response nothing waits, so that the generation always has somebody who closes it
     answer = Answer(engine.submit(generate), chat.splitter(prompt))
     envelope = Envelope(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=asked.model)
@@ -106,9 +105,11 @@ async def chat_completions(request: Request[Any, Any, Any]) -> ASGIResponse:
 
 
 def _prepared(
-    asked: ChatRequest, engine: Engine, chat: Chat, service: Service, id: str
-) -> tuple[GenerateRequest, Prompt]:
-    """The request in the engine's terms. Long conversations take a while: not for the event loop's thread."""
+    body: bytes, engine: Engine, chat: Chat, service: Service, id: str
+) -> tuple[ChatRequest, GenerateRequest, Prompt]:
+    """The request in `body`, checked, and in the engine's terms."""
+    asked = parse_chat_request(body)
+    service.require(asked.model)
     tokenizer = engine.model.tokenizer
     prompt = chat.prompt(asked.messages, asked.options)
     # the template writes BOS where the model wants it
@@ -126,7 +127,7 @@ def _prepared(
         skip_special=not marked,  # markers that are control tokens have to be seen to be split off
         id=id,
     )
-    return generate, prompt
+    return asked, generate, prompt
 
 
 async def collect(answer: Answer, envelope: Envelope) -> ChatCompletion:

@@ -51,7 +51,9 @@ class ChatRequest(Record, frozen=True, kw_only=True):
     options: dict[str, Any]
 
 
-class _Part(msgspec.Struct, forbid_unknown_fields=True):
+class Part(msgspec.Struct, forbid_unknown_fields=True):
+    """One part of a message's content; those that are no text are known so that they can be refused by name."""
+
     type: str
     text: str | None = None
     image_url: Any = None
@@ -61,9 +63,11 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True):
     refusal: Any = None
 
 
-class _Message(msgspec.Struct, forbid_unknown_fields=True):
+class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """One message as it is sent."""
+
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: str | Annotated[list[_Part], Meta(min_length=1)] | None = None
+    content: str | Annotated[list[Part], Meta(min_length=1)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -75,17 +79,21 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True):
     annotations: list[Any] | None = None
 
 
-class _StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """What a stream shall hold."""
+
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class _Body(msgspec.Struct):
+class Body(msgspec.Struct):
+    """The request as it is sent; `hf2q.serve.api.fields` says what each field does."""
+
     # fields that are refused are not here: `check_fields` has seen to them
     model: str
-    messages: Annotated[list[_Message], Meta(min_length=1)]
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: StreamOptions | None = None
     max_tokens: _Count | None = None
     max_completion_tokens: _Count | None = None
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=MAX_STOPS)] | None = None
@@ -115,7 +123,7 @@ class _Body(msgspec.Struct):
 def parse_chat_request(body: bytes) -> ChatRequest:
     """The request in `body`. Errors: RequestError naming the field by its path."""
     check_fields(decode_object(body))
-    given = decode_as(body, _Body)
+    given = decode_as(body, Body)
     stream = bool(given.stream)
     stop = given.stop
     return ChatRequest(
@@ -130,7 +138,7 @@ def parse_chat_request(body: bytes) -> ChatRequest:
     )
 
 
-def _sampling(given: _Body) -> dict[str, Any]:
+def _sampling(given: Body) -> dict[str, Any]:
     found = {name: value for name in _SAMPLING if (value := getattr(given, name)) is not None}
     if found.get("top_k") == -1:
         found["top_k"] = 0  # vLLM's spelling of "all"
@@ -147,7 +155,7 @@ def _token(text: str) -> int:
     return int(text)
 
 
-def _include_usage(options: _StreamOptions | None, stream: bool) -> bool:
+def _include_usage(options: StreamOptions | None, stream: bool) -> bool:
     if options is None:
         return False
     if not stream and (options.include_usage is not None or options.include_obfuscation is not None):
@@ -161,7 +169,7 @@ def _include_usage(options: _StreamOptions | None, stream: bool) -> bool:
     return bool(options.include_usage)
 
 
-def _max_tokens(given: _Body) -> int | None:
+def _max_tokens(given: Body) -> int | None:
     new, old = given.max_completion_tokens, given.max_tokens
     if new is not None and old is not None and new != old:
         raise RequestError(
@@ -170,7 +178,7 @@ def _max_tokens(given: _Body) -> int | None:
     return old if new is None else new
 
 
-def _message(given: _Message, place: str) -> Message:
+def _message(given: ChatMessage, place: str) -> Message:
     if given.role in ("tool", "function"):
         raise _unsupported(f"{place}.role", f"is {given.role!r}, but tools are not available")
     for name in ("tool_calls", "tool_call_id", "function_call"):
@@ -179,7 +187,7 @@ def _message(given: _Message, place: str) -> Message:
     for name in ("audio", "annotations", "refusal"):
         if getattr(given, name):
             raise _unsupported(f"{place}.{name}", "is set, but cannot be shown to the model")
-    if given.name is not None:
+    if given.name:
         raise _unsupported(f"{place}.name", "is set, but names of participants are not shown to the model")
     reasoning = _reasoning(given, place)
     return Message(
@@ -189,7 +197,7 @@ def _message(given: _Message, place: str) -> Message:
     )
 
 
-def _reasoning(given: _Message, place: str) -> str | None:
+def _reasoning(given: ChatMessage, place: str) -> str | None:
     new, old = given.reasoning_content, given.reasoning
     if new is None and old is None:
         return None
@@ -201,7 +209,7 @@ def _reasoning(given: _Message, place: str) -> str | None:
     return old if new is None else new
 
 
-def _content(given: _Message, place: str, has_reasoning: bool) -> str | tuple[str, ...]:
+def _content(given: ChatMessage, place: str, has_reasoning: bool) -> str | tuple[str, ...]:
     if given.content is None:
         if has_reasoning:
             return ""
@@ -211,7 +219,7 @@ def _content(given: _Message, place: str, has_reasoning: bool) -> str | tuple[st
     return tuple(_text(part, f"{place}.content[{i}]") for i, part in enumerate(given.content))
 
 
-def _text(part: _Part, place: str) -> str:
+def _text(part: Part, place: str) -> str:
     if part.type != "text":
         raise _unsupported(f"{place}.type", f"is {part.type!r}, but this server reads text only")
     others = [name for name in ("image_url", "video_url", "input_audio", "file", "refusal") if getattr(part, name)]

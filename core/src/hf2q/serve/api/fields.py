@@ -1,7 +1,8 @@
 """What becomes of each field of a chat request: honoured, taken as a hint, or refused.
 
 A field that is neither honoured nor a pure hint is refused by name, unless its value asks for nothing (null, or the
-default that the server gives anyway). Nothing is accepted and ignored.
+default that the server gives anyway). Nothing is accepted and ignored. docs/reference/http.md is written from these
+tables.
 """
 
 from __future__ import annotations
@@ -14,27 +15,28 @@ import msgspec
 
 from hf2q.errors import RequestError, listing
 
-HONOURED = frozenset(
-    {
-        "chat_template_kwargs",
-        "frequency_penalty",
-        "logit_bias",
-        "max_completion_tokens",
-        "max_tokens",
-        "messages",
-        "min_p",
-        "model",
-        "presence_penalty",
-        "repetition_penalty",
-        "seed",
-        "stop",
-        "stream",
-        "stream_options",
-        "temperature",
-        "top_k",
-        "top_p",
-    }
-)
+HONOURED: dict[str, str] = {
+    "model": "the model asked for: the name of its file without `.gguf`; another one is 404",
+    "messages": "the conversation, see below",
+    "max_completion_tokens": "most tokens to generate, reasoning included; without it as many as the context holds",
+    "max_tokens": "older name of the same; both may be given when they agree",
+    "stop": "texts that end the answer and are not part of it; they are looked for in reasoning too",
+    "temperature": "0 takes the likeliest token each time",
+    "top_p": "sample among the likeliest tokens that have this share together; judged before temperature",
+    "top_k": "sample among the k likeliest tokens; 0 or -1 for all",
+    "min_p": "leave out tokens less likely than this times the likeliest; judged before temperature",
+    "seed": "fixes every draw: the same request with the same seed has the same answer, whatever others ask meanwhile",
+    "frequency_penalty": "taken off a token's logit for each time the answer has it",
+    "presence_penalty": "taken off a token's logit once the answer has it",
+    "repetition_penalty": "weakens tokens of the prompt and the answer; 1 does nothing",
+    "logit_bias": "token id (as text) to a number from -100 to 100 that is added to its logit",
+    "stream": "true sends the answer as server-sent events",
+    "stream_options": "with `stream` only: `include_usage` sends a last chunk with token counts; "
+    "`include_obfuscation` is refused when true",
+    "chat_template_kwargs": "variables of the chat template, such as `enable_thinking`; one that the template does not "
+    "read is refused",
+}
+"""Name -> what it does."""
 
 HINTS = frozenset(
     {
@@ -70,7 +72,7 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
 }
 """Name -> why it is refused, and the values that ask for nothing."""
 
-_ALL = HONOURED | HINTS | REFUSED.keys()
+_ALL = HONOURED.keys() | HINTS | REFUSED.keys()
 
 
 def check_fields(fields: Mapping[str, msgspec.Raw]) -> None:
@@ -98,9 +100,10 @@ def _check_refused(name: str, raw: msgspec.Raw) -> None:
 
 
 def _unknown(name: str) -> RequestError:
+    name = name[:100]
     near = difflib.get_close_matches(name, sorted(_ALL), n=1, cutoff=0.7)
     hint = f"did you mean {near[0]!r}?" if near else f"fields with an effect: {listing(HONOURED, limit=20)}"
-    return RequestError(f"unknown field {name[:100]!r}", hint=hint, param=name[:100], code="unknown_parameter")
+    return RequestError(f"unknown field {name!r}", hint=hint, param=name, code="unknown_parameter")
 
 
 def _json(value: Any) -> str:

@@ -28,6 +28,10 @@ SAMPLING_KEYS = {
 """Where a model file says how its makers sample. Source: llama.cpp gguf-py/gguf/constants.py, `Keys.General`."""
 
 
+STANDARD: dict[str, Any] = {"temperature": 1.0}
+"""How a request is sampled where neither it nor the model file says: OpenAI's default, and no limits."""
+
+
 class Phase(enum.Enum):
     """Where a service is in its life; the value says so to people."""
 
@@ -51,7 +55,7 @@ class Service:
         self._engine: Engine | None = None
         self._chat: Chat | None = None
         self._stopping = False
-        self.defaults: dict[str, Any] = {"temperature": 1.0}
+        self.defaults = dict(STANDARD)
 
     def open(self, engine: Engine, chat: Chat) -> None:
         """The model is there: serve it."""

@@ -1,0 +1,91 @@
+"""GGUF files made from GGUF files against what llama-quantize makes of them: every byte of every file.
+
+The digests are described in data/PROVENANCE.md.
+"""
+
+import hashlib
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hf2q.cli.convert import command
+from hf2q.convert import convert
+from hf2q.errors import UsageError
+from hf2q.plugins import Plugins
+
+DATA = Path(__file__).parent / "data"
+CASES = json.loads((DATA / "requantize.golden.json").read_text())
+FLAGS = {"--imatrix": str, "--output-tensor-type": str, "--token-embedding-type": str}
+LISTS = ("--tensor-type", "--include-weights", "--exclude-weights")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Files of each kind, made from the fixture."""
+    folder, plugins = tmp_path_factory.mktemp("sources"), Plugins.load()
+    made = {name: ({}, name) for name in ("f16", "bf16", "f32", "q8_0")}
+    made |= {"bf16-split": ({"split_max_size": 5_000_000}, "bf16"), "q8_0-split": ({"split_max_tensors": 50}, "q8_0")}
+    return {
+        name: convert(DATA / "qwen3_5", quant, folder / f"{name}.gguf", plugins=plugins, **limits).output
+        for name, (limits, quant) in made.items()
+    }
+
+
+def keywords(options):
+    """The words of a command line as arguments of the command."""
+    found, words = {}, iter(shlex.split(options))
+    for word in words:
+        name = word.removeprefix("--").replace("-", "_")
+        if word in LISTS:
+            found.setdefault(name, []).append(next(words))
+        else:
+            found[name] = next(words) if word in FLAGS else True
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['source']}-{c['quant']} {c['options']}")
+def test_files_equal_the_reference(sources, tmp_path, monkeypatch, capsys, case):
+    monkeypatch.chdir(DATA)  # the path of the matrix, as it is given, is written into the file
+    command(
+        sources[case["source"]],
+        quant=case["quant"],
+        output=str(tmp_path / "out.gguf"),
+        json=True,
+        **keywords(case["options"]),
+    )
+    told = json.loads(capsys.readouterr().out)
+    assert sorted(told["files"]) == sorted(str(path) for path in tmp_path.iterdir())
+    assert [hashlib.sha256(Path(path).read_bytes()).hexdigest()[:32] for path in told["files"]] == case["files"]
+
+
+def test_quantized_tensors_are_not_changed_unless_asked(sources, tmp_path):
+    with pytest.raises(UsageError, match=r"tensors of the source are quantized already: .*Q8_0 → Q4_K") as caught:
+        convert(sources["q8_0"], "q4_k_m", tmp_path / "out.gguf")
+    assert "--allow-requantize" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_the_wanted_type_is_copied(sources, tmp_path):
+    made = convert(sources["q8_0"], "q8_0", tmp_path / "out.gguf")
+    assert all(tensor.copied for tensor in made.plan.tensors)
+    assert Path(made.output).read_bytes() == Path(sources["q8_0"]).read_bytes()
+
+
+def test_a_checkpoint_and_its_file_give_the_same(sources, tmp_path):
+    matrix = DATA / "qwen3_5.imatrix"
+    files = [
+        convert(source, "q4_k_m", tmp_path / f"{k}.gguf", imatrix=matrix).output
+        for k, source in enumerate((DATA / "qwen3_5", sources["bf16"], sources["bf16-split"]))
+    ]
+    assert len({Path(file).read_bytes() for file in files}) == 1
+
+
+def test_blocks_that_a_matrix_does_not_cover_need_a_larger_type(tmp_path):
+    matrix = DATA / "qwen3_5.imatrix"
+    with pytest.raises(UsageError, match=r"blk\.8\.attn_k\.weight gets the type IQ2_S .* does not know it") as caught:
+        convert(DATA / "qwen3_5", "iq2_m", tmp_path / "out.gguf", imatrix=matrix)
+    assert "--no-mtp" in caught.value.hint
+    made = convert(DATA / "qwen3_5", "iq2_m", tmp_path / "out.gguf", imatrix=matrix, mtp=False)
+    assert "IQ2_S" in {tensor.qtype for tensor in made.plan.tensors if tensor.importance}
