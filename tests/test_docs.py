@@ -59,6 +59,7 @@ def test_python_blocks_run(text, tmp_path):
 def test_shell_blocks_run_as_printed(script, tmp_path):
     (tmp_path / "tests").mkdir()
     shutil.copytree(ROOT / "tests" / "data" / "qwen3_5", tmp_path / "tests" / "data" / "qwen3_5")
+    shutil.copy(ROOT / "tests" / "data" / "qwen3_5.imatrix", tmp_path / "tests" / "data")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     run = subprocess.run(
         ["sh", "-eu", "-c", script],

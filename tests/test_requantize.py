@@ -8,16 +8,26 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hf2q.cli.convert import command
-from hf2q.convert import convert
+from hf2q.convert import convert, pipeline
 from hf2q.errors import UsageError
+from hf2q.formats.gguf import open_gguf
+from hf2q.formats.imatrix import Entry, Imatrix, write_imatrix
 from hf2q.plugins import Plugins
+from hf2q.testing.fixtures import require_fixture
 
 DATA = Path(__file__).parent / "data"
 CASES = json.loads((DATA / "requantize.golden.json").read_text())
 FLAGS = {"--imatrix": str, "--output-tensor-type": str, "--token-embedding-type": str}
+EXPERTS = {
+    "q4_k_m": "0291aad09791088e2d9f3b4dbabded5d",
+    "q2_k": "eb13276ff930a1c1cd38e33c0b7bd07e",
+    "iq2_m": "ca6eb2535d4126b62f78e5b8433137a6",
+}
+"""Digests of what llama-quantize makes of `qwen3_5_moe` in bf16 with the matrix of `expert_matrix`."""
 LISTS = ("--tensor-type", "--include-weights", "--exclude-weights")
 
 
@@ -89,3 +99,31 @@ def test_blocks_that_a_matrix_does_not_cover_need_a_larger_type(tmp_path):
     assert "--no-mtp" in caught.value.hint
     made = convert(DATA / "qwen3_5", "iq2_m", tmp_path / "out.gguf", imatrix=matrix, mtp=False)
     assert "IQ2_S" in {tensor.qtype for tensor in made.plan.tensors if tensor.importance}
+
+
+def expert_matrix(path, source):
+    """Importance for every matrix of the blocks, by a formula; one expert of each stack was never used."""
+    entries = {}
+    with open_gguf(source) as file:
+        for tensor in file.tensors.values():
+            if len(tensor.shape) > 1 and tensor.name.startswith("blk."):
+                n = tensor.shape[0] if len(tensor.shape) == 3 else 1
+                sums = ((np.arange(n * tensor.columns) * 7919) % 1009).astype(np.float32).reshape(n, -1)
+                counts = np.arange(n) * 3 if n > 1 else np.array([5])
+                entries[tensor.name] = Entry(sums=sums, counts=counts)
+    write_imatrix(path, Imatrix(entries=dict(sorted(entries.items())), datasets=("x",), chunk_size=512), "gguf")
+
+
+@pytest.mark.parametrize("quant", EXPERTS)
+def test_each_expert_has_its_own_importance(tmp_path, monkeypatch, quant):
+    monkeypatch.chdir(tmp_path)
+    checkpoint = require_fixture("qwen3_5_moe")
+    source = convert(checkpoint, "bf16", "bf16.gguf").output
+    expert_matrix("m.imatrix", source)
+    digests = set()
+    for piece in (pipeline.PIECE, 3000):  # pieces larger and smaller than one expert
+        monkeypatch.setattr(pipeline, "PIECE", piece)
+        for one in (source, checkpoint):
+            made = convert(one, quant, "out.gguf", imatrix="m.imatrix", force=True)
+            digests.add(hashlib.sha256(Path(made.output).read_bytes()).hexdigest()[:32])
+    assert digests == {EXPERTS[quant]}

@@ -48,7 +48,7 @@ def write_gguf(path, arrays, keys=KEYS, qtypes=None):
     """Arrays of float32 or float16, or bytes with their shape and type in `qtypes`."""
     described = {}
     for name, x in arrays.items():
-        shape, qtype = (qtypes or {}).get(name, (x.shape, {4: "F32", 2: "F16"}[x.dtype.itemsize]))
+        shape, qtype = (qtypes or {}).get(name, (x.shape, "F16" if x.dtype == np.float16 else "F32"))
         described[name] = (shape, qtype, np.ascontiguousarray(x).reshape(-1).view(np.uint8))
     offsets = plan_offsets(data.nbytes for _, _, data in described.values())
     tensors = tuple(
@@ -217,6 +217,14 @@ def test_splitting_and_joining(arrays, run, tmp_path):
     assert (tmp_path / "one.gguf").read_bytes() == whole
 
 
+def test_a_failure_in_a_later_shard_leaves_nothing(arrays, run, tmp_path):
+    arrays["blk.1.ffn_up.weight"][0, 0] = np.inf  # in the last of three
+    source = write_gguf(tmp_path / "in.gguf", arrays)
+    with pytest.raises(EncodeError, match="inf"):
+        run(source, output="s.gguf", split_max_tensors=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.gguf"]
+
+
 def test_checkpoints_can_be_split(family, run, tmp_path):
     folder = family.write_checkpoint(tmp_path / "model")
     whole = Path(run(folder).output).read_bytes()
@@ -243,7 +251,7 @@ def test_an_existing_shard_needs_force_and_nothing_is_left(arrays, run, tmp_path
 
 def test_shards_that_cannot_be_kept(arrays, run, tmp_path):
     source = write_gguf(tmp_path / "in.gguf", arrays)
-    with pytest.raises(UsageError, match="in several files, and .* is one file"):
+    with pytest.raises(UsageError, match=r"in several files, and .* is one file"):
         run(source, keep_split=True)
     with pytest.raises(UsageError, match="contradict"):
         run(source, keep_split=True, split_max_tensors=2)

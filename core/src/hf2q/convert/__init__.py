@@ -1,14 +1,20 @@
-"""From a checkpoint to a file: plan from headers, then stream.
+"""From a checkpoint or a GGUF file to a GGUF file: plan from headers, then stream.
 
-    names      what --quant may be called, and what to say of names that cannot be had
-    source     a checkpoint directory and its config.json
-    metadata   general.* keys from model card, generation config and names
-    tensors    order, intermediate type and lazy rows of each output tensor
-    plan       everything about the output except the weights
-    floats     the policy of the recipes f32, f16 and bf16
-    preflight  what is checked before a byte is written
-    pipeline   read → transform → encode → write, on several threads
-    run        `convert`, which calls them in this order
+    names        what --quant may be called, and what to say of names that cannot be had
+    source       a checkpoint directory and its config.json
+    metadata     general.* keys from model card, generation config and names
+    tensors      order, intermediate type and lazy rows of each output tensor
+    plan         everything about the output except the weights
+    gguf_source  a GGUF file, or a set of them
+    requantize   the plan of an output that is made from one
+    importance   what is known about the importance of columns
+    choices      from chosen types to sizes and offsets, for both kinds of plan
+    floats       the policy of the recipes f32, f16 and bf16
+    prepare      which kind of source it is, and which options it can follow
+    preflight    what is checked before a byte is written
+    shards       one plan cut into several files
+    pipeline     read → transform → encode → write, on several threads
+    run          `convert`, which calls them in this order
 
 Families and storage types enter through plugins only.
 """

@@ -3,6 +3,7 @@
 reader   open_gguf, GgufFile      metadata, table, cursor   its parts
 writer   GgufWriter               encode                    its pure half
 blocks   check_blocks             layout                    numbers, limits, offsets
+shards   open_shards, ShardedWriter                         models in several files
 describe describe
 
 No numpy is imported before tensor data is asked for.

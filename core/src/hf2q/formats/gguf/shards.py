@@ -123,7 +123,7 @@ class ShardedWriter:
     """Writes the files `paths` that `plans` describe, one after the other; see `hf2q.types.Writer`.
 
     The files get their names at `close`, when all of them are complete and on disk: the first shard last, so that
-    nobody who looks for a model finds half of it.
+    nobody who looks for a model finds half of it. Should a disk refuse one of the names, those given before stay.
     """
 
     def __init__(self, paths: Sequence[str], plans: Sequence[Plan]) -> None:
