@@ -12,8 +12,8 @@ from hf2q.testing import ArchContract, GraphContract, TokenizerContract
 
 REFERENCE = Path(__file__).parent / "reference"
 NO_EMBEDDINGS = ("blk.{i}.nextn.embed_tokens.weight",)
-DENSE_SHAPES = {"layers.{i}.linear_attn.conv1d.weight": ("n_qkv", 1, "conv_kernel")}
-MOE_SHAPES = {
+DENSE_SHAPES: dict[str, tuple[str | int, ...]] = {"layers.{i}.linear_attn.conv1d.weight": ("n_qkv", 1, "conv_kernel")}
+MOE_SHAPES: dict[str, tuple[str | int, ...]] = {
     **DENSE_SHAPES,
     "layers.{i}.mlp.experts.gate_up_proj": ("n_expert", 40, "n_embd"),
     "layers.{i}.mlp.experts.down_proj": ("n_expert", "n_embd", "n_ff_expert"),
@@ -64,35 +64,20 @@ READ_ELSEWHERE = ("tie_word_embeddings", "mtp_num_hidden_layers")
 """Keys that the checkpoint's tensors decide, whatever the config says."""
 
 
-class Dense:
+class TestDenseArch(ArchContract):
     """Three value heads for each key head, tied embeddings, an MTP block in the file."""
 
-    plugin = "qwen35"
-    arch = "qwen35"
-    config = DENSE
-    shapes = DENSE_SHAPES
-    leave_out = NO_EMBEDDINGS
+    plugin, arch, config = "qwen35", "qwen35", DENSE
+    shapes, leave_out, mtp = DENSE_SHAPES, NO_EMBEDDINGS, True
     harmless = READ_ELSEWHERE
-    mtp = True
 
 
-class MoE:
+class TestMoEArch(ArchContract):
     """Routed and shared experts, a separate output head, no MTP."""
 
-    plugin = "qwen35"
-    arch = "qwen35moe"
-    config = MOE
-    shapes = MOE_SHAPES
-    leave_out = NO_EMBEDDINGS
+    plugin, arch, config = "qwen35", "qwen35moe", MOE
+    shapes, leave_out = MOE_SHAPES, NO_EMBEDDINGS
     harmless = READ_ELSEWHERE
-
-
-class TestDenseArch(Dense, ArchContract):
-    """The dense family."""
-
-
-class TestMoEArch(MoE, ArchContract):
-    """The family with experts."""
 
 
 class TestTokenizer(TokenizerContract):
@@ -101,13 +86,17 @@ class TestTokenizer(TokenizerContract):
     plugin, arch = "qwen35", "qwen35"
 
 
-class TestDenseGraph(Dense, GraphContract):
-    """The dense forward pass."""
+class TestDenseGraph(GraphContract):
+    """The forward pass of `TestDenseArch`."""
 
+    plugin, arch, config = "qwen35", "qwen35", DENSE
+    shapes, leave_out, mtp = DENSE_SHAPES, NO_EMBEDDINGS, True
     reference = REFERENCE / "dense.npz"
 
 
-class TestMoEGraph(MoE, GraphContract):
-    """The forward pass with experts."""
+class TestMoEGraph(GraphContract):
+    """The forward pass of `TestMoEArch`."""
 
+    plugin, arch, config = "qwen35", "qwen35moe", MOE
+    shapes, leave_out = MOE_SHAPES, NO_EMBEDDINGS
     reference = REFERENCE / "moe.npz"
