@@ -34,6 +34,7 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python bench/quantize.py $(BENCH)
+	$(BIN)/python bench/convert.py $(BENCH_CONVERT)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .demo

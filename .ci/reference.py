@@ -64,9 +64,8 @@ def command_page() -> str:
     from hf2q.cli.app import COMMANDS
 
     lines = ["# Command line\n\n", NOTE, _block(["--help"], "hf2q")]
-    chains = [[name] for name, _, _ in COMMANDS]
-    at = [chain[0] for chain in chains].index("plugins")
-    chains[at + 1 : at + 1] = [["plugins", "check"], ["plugins", "new"]]
+    below = {"plugins": ("check", "new"), "imatrix": ("show", "convert")}
+    chains = [chain for name, _, _ in COMMANDS for chain in ([name], *([name, word] for word in below.get(name, ())))]
     lines += [_block([*chain, "--help"], " ".join(["hf2q", *chain])) for chain in chains]
     return "".join(lines)
 

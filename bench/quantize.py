@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from hf2q.formats.ggml_types import GGML_TYPES
+from hf2q_quant_kquant import NEED_IMPORTANCE
 
 NOT_MEASURED = "NotMeasured"
 HOW_TO_INSTALL = "pip install llama-cpp-python, or name a libggml-base with --peer or HF2Q_GGML_BASE"
@@ -185,7 +186,7 @@ def main() -> int:
     importance = (random.random(COLUMNS) ** 4 + 1e-3).astype(np.float32)
     rows = []
     for name in wanted:
-        if options.importance != "with":
+        if options.importance != "with" and name not in NEED_IMPORTANCE:
             rows.append(measure(name, x, None, library, options.runs))
         if options.importance != "without" and name not in IGNORE_IMPORTANCE:
             rows.append(measure(name, x, importance, library, options.runs))

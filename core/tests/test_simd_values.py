@@ -122,6 +122,11 @@ def values(a, out):
     out[2 * WIDE + 1] = total(F(1))
 
 
+def test_a_part_cannot_be_called_from_python():
+    with pytest.raises(TypeError, match="two is a part of kernels"):
+        two(1.0)
+
+
 def test_vectors_are_ordinary_values():
     a = R.integers(-8, 8, WIDE).astype(np.float32)
     out = np.zeros(2 * WIDE + 2, np.float32)

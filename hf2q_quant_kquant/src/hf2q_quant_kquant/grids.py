@@ -78,8 +78,10 @@ def grid(qtype: str) -> Grid:
     outside = number[given] < 0
     asked, given = asked[outside].astype(np.float32), given[outside]
     distance = _distances(asked, levels.astype(np.float32))
-    row, point = np.nonzero(distance <= _reach(distance, SHELLS[qtype])[:, None])
-    order = np.lexsort((point, distance[row, point], row))
+    listed = np.flatnonzero(distance <= _reach(distance, SHELLS[qtype])[:, None])  # by row, then by point
+    row, point = np.divmod(listed, len(levels))
+    # no squared distance reaches 1 << 12: this is by row, then by distance, then by point
+    order = np.argsort(row << 12 | distance.reshape(-1)[listed].astype(np.int64), kind="stable")
     near = np.zeros(len(order) + SPARE, np.uint16)
     near[: len(order)] = codes[point[order]]
     length = np.bincount(row, minlength=len(given))

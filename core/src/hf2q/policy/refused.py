@@ -72,7 +72,7 @@ REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
         "iq1_s": _NO_CODEC,
         "iq1_m": _NO_CODEC,
         "iq2_xxs": _NO_CODEC,
-        "iq2_xs": _NO_CODEC,
+        "iq2_xs": ("no recipe of this release has that mix", "--quant iq2_s gives most tensors the type IQ2_XS"),
         "q1_0": _NO_CODEC,
         "q2_0": _NO_CODEC,
         "nvfp4": ("no plugin of this release encodes its type", "--quant q4_k_m is of about its size"),

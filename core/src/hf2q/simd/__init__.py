@@ -16,7 +16,7 @@ no contraction (`fma` only by name), no dependence on automatic vectorization.
 | module | what it gives |
 |---|---|
 | machine | LANES, WIDE, feature detection, HF2Q_SIMD_LANES |
-| compile, cache | kernel, inline, the types of arguments; compiled code on disk |
+| compile, inlined, cache | kernel, inline, the types of arguments; compiled code on disk |
 | vectors, operators | F32, I32, F(x); Python's operators |
 | lanes | where, every, bits, numbers, as_int, as_float, lshr, below, sqrt, fma; total, lowest, highest, first |
 | memory | load…, spread…, store…, put16, put32, prefetch |

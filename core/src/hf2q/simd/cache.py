@@ -57,8 +57,9 @@ def source_digest(function: Callable[..., Any]) -> str | None:
     None if one of them was not read from a file (typed at a prompt, say): then nothing can tell when it changes.
     """
     files = set(Path(__file__).parent.glob("*.py"))
-    for part in _reachable(function):
-        files |= _package(Path(part.__code__.co_filename))
+    for source in {Path(part.__code__.co_filename) for part in _reachable(function)}:
+        if source not in files:  # with it are all the others of its package
+            files |= _package(source)
     total = hashlib.sha256()
     try:
         for file in sorted(files):

@@ -13,6 +13,7 @@ import numpy as np
 from numba import from_dtype, njit, types
 
 from hf2q.simd.cache import KernelCache
+from hf2q.simd.inlined import part
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +44,7 @@ class Kernel(Generic[P, R]):
     def __init__(self, function: Callable[P, R], arguments: tuple[Any, ...]) -> None:
         self.py_func = function
         self._arguments = arguments
-        self._dispatcher = njit(nogil=True, error_model="numpy")(function)
+        self._dispatcher = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
         self._dispatcher._cache = KernelCache(function)
         self._lock = threading.Lock()
         self._ready = False
@@ -78,5 +79,5 @@ def kernel(*arguments: Any) -> Callable[[Callable[P, R]], Kernel[P, R]]:
 
 def inline(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a part of kernels: it is merged into its caller, so results and scratch pass in registers."""
-    compiled: Callable[P, R] = njit(nogil=True, error_model="numpy", forceinline=True)(function)
+    compiled: Callable[P, R] = part(function)
     return compiled
