@@ -1,24 +1,26 @@
-"""What `hf2q plugins check` cannot know about these types by itself; nothing else imports this.
+"""The contract suites of all types with blocks recorded from the reference; nothing else imports this.
 
-Ternary types are for weights that have three values. Of normal ones, all below half the largest become zero.
+One suite for each codec of the plugin, so that a new one without recorded blocks fails here at once. Ternary types are
+for weights that have three values: of normal ones, all below half the largest become zero.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hf2q.testing import CodecContract
+from hf2q_quant_kquant import CODECS
+
+REFERENCE = Path(__file__).parent / "reference"
+TERNARY = ("TQ1_0", "TQ2_0")
 
 
-class TQ1_0(CodecContract):
-    """256 weights in 54 bytes."""
+def suite(name: str) -> type[CodecContract]:
+    """The suite of one type."""
+    own: dict[str, object] = {"plugin": "hf2q-quant-kquant", "name": name, "golden": REFERENCE / f"{name}.npz"}
+    if name in TERNARY:
+        own["max_error"] = 1.0
+    return type(name, (CodecContract,), {"__module__": __name__, **own})
 
-    plugin = "hf2q-quant-kquant"
-    name = "TQ1_0"
-    max_error = 1.0
 
-
-class TQ2_0(CodecContract):
-    """256 weights in 66 bytes."""
-
-    plugin = "hf2q-quant-kquant"
-    name = "TQ2_0"
-    max_error = 1.0
+globals().update({name: suite(name) for name, *_ in CODECS})
