@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 MEMBERS := core hf2q_quant_kquant hf2q_arch_qwen35 hf2q_arch_gemma4 hf2q_arch_deepseek4 $(sort $(dir $(wildcard plugins/*/pyproject.toml)))
 PROJECTS := $(addsuffix pyproject.toml,$(addsuffix /,$(patsubst %/,%,$(MEMBERS))))
 
-.PHONY: demo test check format bench setup clean
+.PHONY: demo test check format bench bench-peer setup clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,10 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/quantize.py $(BENCH)
 	$(BIN)/python bench/convert.py $(BENCH_CONVERT)
+
+# the peer to compare with (hf2q[bench]); built from source, which takes about 20 minutes on two cores
+bench-peer: $(STAMP)
+	$(BIN)/python -m pip install llama-cpp-python==0.3.36
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .demo

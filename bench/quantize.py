@@ -7,7 +7,7 @@ Each run times the peer's `quantize_*` and then ours on the same weights; the fi
 so that other work on the machine disturbs less. The bytes of both are compared, and a difference fails the benchmark.
 
 The peer is llama.cpp's ggml-base library: `--peer PATH`, else the environment variable HF2Q_GGML_BASE, else the one
-inside the installed package llama_cpp (`pip install llama-cpp-python`). Without it ours are timed alone.
+inside the installed package llama_cpp (`make bench-peer`). Without it ours are timed alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hf2q.formats.ggml_types import GGML_TYPES
 from hf2q_quant_kquant import NEED_IMPORTANCE
 
 NOT_MEASURED = "NotMeasured"
-HOW_TO_INSTALL = "pip install llama-cpp-python, or name a libggml-base with --peer or HF2Q_GGML_BASE"
+HOW_TO_INSTALL = "`make bench-peer` or pip install 'hf2q[bench]'; or name a libggml-base with --peer or HF2Q_GGML_BASE"
 
 # qtype: weights per block, bytes per block, the peer's function
 TYPES = {
