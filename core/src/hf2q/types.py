@@ -295,7 +295,12 @@ class ArchEntry(Record, frozen=True, kw_only=True):
     hparams        ``"module:Class"`` of type `HParams`
     catalog        name of its `TensorCatalog`
     chat_format    name of a `ChatFormat`, or ""
-    disk_floor_gb  free disk asked for before a published checkpoint of this family is converted, in GB
+
+    Facts for the Hub preflight, smoke runs and quality gates, which this version does not have: nothing reads them yet.
+
+    has_mtp, has_vision   what published checkpoints of the family contain
+    smoke_prompts, thresholds, hf_repos
+    disk_floor_gb  free disk that converting a published checkpoint needs, in GB
     """
 
     arch: str
@@ -331,7 +336,11 @@ class ChatFormat(Record, frozen=True, kw_only=True):
 
 
 class GraphEntry(Record, frozen=True, kw_only=True):
-    """The forward graph of an arch. `graph` is ``"module:Class"`` of type `hf2q.backends.graph.ForwardGraph`."""
+    """The forward graph of an arch. `graph` is ``"module:Class"`` of type `hf2q.backends.graph.ForwardGraph`.
+
+    `caches` names the kinds of cache it keeps (``kv``, ``state``) for schedulers that must know before loading;
+    nothing reads it yet.
+    """
 
     arch: str
     graph: str
