@@ -20,7 +20,7 @@ demo: $(STAMP)
 	$(BIN)/python .ci/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,10 +1,10 @@
-"""Make a checkpoint to convert: Qwen3.5, dense, bfloat16, with random weights, in little memory.
+"""Make a checkpoint to convert: Qwen3.5, dense or a mixture of experts, bfloat16, random weights, in little memory.
 
     python bench/checkpoint.py FOLDER --size 0.6
 
-The shapes follow the real models (0.8B and 4B) with layers and vocabulary adjusted to the size asked for. The tokenizer
-is the small one of tests/data/qwen3_5, which converters pad to the vocabulary of the configuration. `bench/convert.py`
-runs this in a process of its own, so that the memory it needs is not counted for anybody else.
+The shapes follow the real models (0.8B, 4B and 35B-A3B) with layers and vocabulary adjusted to the size asked for. The
+tokenizer is the small one of tests/data/qwen3_5, which converters pad to the vocabulary of the configuration.
+Benchmarks run this in a process of its own, so that the memory it needs is not counted for anybody else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ CHUNK = 1 << 22
 
 
 class Model(NamedTuple):
-    """Sizes of one model; every fourth layer has full attention, the others a Gated DeltaNet."""
+    """Sizes of one model; every fourth layer has full attention, the others a Gated DeltaNet.
+
+    With `experts`, of which each is `ff` wide and which come packed, the head is a matrix of its own.
+    """
 
     hidden: int
     layers: int
@@ -37,6 +40,7 @@ class Model(NamedTuple):
     key_heads: int
     value_heads: int
     vocab: int
+    experts: int = 0
 
 
 MODELS = {
@@ -44,6 +48,8 @@ MODELS = {
     "0.1": Model(512, 16, 1792, 4, 2, 8, 8, 20480),
     "0.6": Model(1024, 24, 3072, 8, 2, 16, 16, 122880),
     "5": Model(2560, 36, 9728, 16, 4, 16, 32, 248320),
+    "tiny-moe": Model(256, 4, 64, 2, 1, 2, 4, 4096, 4),
+    "5-moe": Model(2048, 4, 512, 16, 2, 16, 32, 248320, 256),
 }
 """By billions of parameters."""
 
@@ -69,7 +75,19 @@ def config(model: Model) -> dict[str, Any]:
         "vocab_size": model.vocab,
     }
     text["rope_parameters"] |= {"mrope_section": [11, 11, 10]}
-    return {**text, "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text"}
+    if not model.experts:
+        return {**text, "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text"}
+    del text["intermediate_size"]
+    return {
+        **text,
+        "architectures": ["Qwen3_5MoeForCausalLM"],
+        "model_type": "qwen3_5_moe_text",
+        "num_experts": model.experts,
+        "num_experts_per_tok": min(8, model.experts),
+        "moe_intermediate_size": model.ff,
+        "shared_expert_intermediate_size": model.ff,
+        "tie_word_embeddings": False,
+    }
 
 
 def kind(layer: int) -> str:
@@ -84,6 +102,8 @@ def tensors(model: Model) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         yield from block(model, name)
         yield from (full_attention if kind(layer) == "full_attention" else linear_attention)(model, name)
     yield "model.norm.weight", "BF16", (model.hidden,)
+    if model.experts:
+        yield "lm_head.weight", "BF16", (model.vocab, model.hidden)
     yield "mtp.fc.weight", "BF16", (model.hidden, 2 * model.hidden)
     yield from block(model, "mtp.layers.0")
     yield from full_attention(model, "mtp.layers.0")
@@ -94,9 +114,15 @@ def tensors(model: Model) -> Iterator[tuple[str, str, tuple[int, ...]]]:
 def block(model: Model, name: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     for norm in ("input_layernorm", "post_attention_layernorm"):
         yield f"{name}.{norm}.weight", "BF16", (model.hidden,)
+    own = f"{name}.mlp.shared_expert" if model.experts else f"{name}.mlp"
     for part in ("gate", "up"):
-        yield f"{name}.mlp.{part}_proj.weight", "BF16", (model.ff, model.hidden)
-    yield f"{name}.mlp.down_proj.weight", "BF16", (model.hidden, model.ff)
+        yield f"{own}.{part}_proj.weight", "BF16", (model.ff, model.hidden)
+    yield f"{own}.down_proj.weight", "BF16", (model.hidden, model.ff)
+    if model.experts:
+        yield f"{name}.mlp.gate.weight", "BF16", (model.experts, model.hidden)
+        yield f"{name}.mlp.shared_expert_gate.weight", "BF16", (1, model.hidden)
+        yield f"{name}.mlp.experts.gate_up_proj", "BF16", (model.experts, 2 * model.ff, model.hidden)
+        yield f"{name}.mlp.experts.down_proj", "BF16", (model.experts, model.hidden, model.ff)
 
 
 def full_attention(model: Model, name: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:

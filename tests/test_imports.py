@@ -36,17 +36,18 @@ MAY_IMPORT = {
     "probe": {"errors", "types", "discovery", "plugins"},
     "simd": {"errors"},
     "formats": {"errors", "types"},
+    "hub": {"errors", "types", "formats"},
     "policy": {"errors", "types", "formats"},
     "backends": {"errors", "types", "codec", "formats", "plugins", "simd"},
-    "convert": SPINE | {"formats", "known", "plugins", "policy"},
+    "convert": SPINE | {"formats", "hub", "known", "package", "plugins", "policy"},
     "serve": SPINE | {"backends", "formats", "plugins", "package"},
     "quality": SPINE | {"backends", "convert", "formats", "plugins", "serve"},
     "scaffold": {"errors"},
     "testing": SPINE | {"backends", "convert", "discovery", "formats", "plugins", "quality", "serve"},
     "package": {"serve"},
     "cli": SPINE
-    | {"backends", "convert", "discovery", "formats", "package", "plugins", "policy", "probe", "quality", "scaffold"}
-    | {"serve", "simd"},
+    | {"backends", "convert", "discovery", "formats", "hub", "package", "plugins", "policy", "probe", "quality"}
+    | {"scaffold", "serve", "simd"},
     "__main__": {"cli"},
 }
 """Room -> rooms it may import, at any place in its files. ``package`` is ``hf2q/__init__.py`` itself."""
@@ -56,6 +57,7 @@ KNOWN_EXCEPTIONS = {("types", "catalog")}
 
 PLUGINS_MAY_IMPORT = {
     "backends.cache",
+    "backends.media",
     "backends.ops",
     "backends.rope",
     "backends.weights",
@@ -63,6 +65,7 @@ PLUGINS_MAY_IMPORT = {
     "config",
     "errors",
     "formats.floats",
+    "formats.images",
     "hookspecs",
     "policy",
     "rows",

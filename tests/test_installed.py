@@ -4,8 +4,8 @@ import pytest
 
 from hf2q import known
 from hf2q.plugins import Plugins
-from hf2q.testing.arch import FamilyContract
 from hf2q.testing.checking import suites
+from hf2q.testing.family import FamilyContract
 
 FIRST_PARTY = {*known.ARCHS.values(), *known.CODECS.values()}
 LOADED = [info for info in Plugins.load().infos if info.status != "disabled"]
@@ -25,7 +25,12 @@ def test_the_table_of_known_names_is_complete():
     entries = {info.distribution: info for info in LOADED if info.distribution in FIRST_PARTY}
     assert entries
     for distribution, info in entries.items():
-        for kind, table in (("arch", known.ARCHS), ("codec", known.CODECS), ("recipe", known.RECIPES)):
+        for kind, table in (
+            ("arch", known.ARCHS),
+            ("projector", known.PROJECTORS),
+            ("codec", known.CODECS),
+            ("recipe", known.RECIPES),
+        ):
             unknown = [name for name in info.provides.get(kind, ()) if table.get(name) != distribution]
             assert not unknown, f"hf2q.known lacks {kind} {unknown} of {distribution}"
     for entry in Plugins.load().archs:

@@ -38,7 +38,9 @@ def sources(tmp_path_factory):
     made = {name: ({}, name) for name in ("f16", "bf16", "f32", "q8_0")}
     made |= {"bf16-split": ({"split_max_size": 5_000_000}, "bf16"), "q8_0-split": ({"split_max_tensors": 50}, "q8_0")}
     return {
-        name: convert(DATA / "qwen3_5", quant, folder / f"{name}.gguf", plugins=plugins, **limits).output
+        name: convert(
+            DATA / "qwen3_5", quant, folder / f"{name}.gguf", provenance=False, plugins=plugins, **limits
+        ).output
         for name, (limits, quant) in made.items()
     }
 
@@ -63,6 +65,8 @@ def test_files_equal_the_reference(sources, tmp_path, monkeypatch, capsys, case)
         quant=case["quant"],
         output=str(tmp_path / "out.gguf"),
         json=True,
+        no_provenance=True,
+        no_receipt=True,
         **keywords(case["options"]),
     )
     told = json.loads(capsys.readouterr().out)
@@ -78,7 +82,7 @@ def test_quantized_tensors_are_not_changed_unless_asked(sources, tmp_path):
 
 
 def test_a_file_of_the_wanted_type_is_copied(sources, tmp_path):
-    made = convert(sources["q8_0"], "q8_0", tmp_path / "out.gguf")
+    made = convert(sources["q8_0"], "q8_0", tmp_path / "out.gguf", provenance=False)
     assert all(tensor.copied for tensor in made.plan.tensors)
     assert Path(made.output).read_bytes() == Path(sources["q8_0"]).read_bytes()
 
@@ -86,7 +90,7 @@ def test_a_file_of_the_wanted_type_is_copied(sources, tmp_path):
 def test_a_checkpoint_and_its_file_give_the_same(sources, tmp_path):
     matrix = DATA / "qwen3_5.imatrix"
     files = [
-        convert(source, "q4_k_m", tmp_path / f"{k}.gguf", imatrix=matrix).output
+        convert(source, "q4_k_m", tmp_path / f"{k}.gguf", imatrix=matrix, provenance=False).output
         for k, source in enumerate((DATA / "qwen3_5", sources["bf16"], sources["bf16-split"]))
     ]
     assert len({Path(file).read_bytes() for file in files}) == 1
@@ -118,12 +122,12 @@ def expert_matrix(path, source):
 def test_each_expert_has_its_own_importance(tmp_path, monkeypatch, quant):
     monkeypatch.chdir(tmp_path)
     checkpoint = require_fixture("qwen3_5_moe")
-    source = convert(checkpoint, "bf16", "bf16.gguf").output
+    source = convert(checkpoint, "bf16", "bf16.gguf", provenance=False).output
     expert_matrix("m.imatrix", source)
     digests = set()
     for piece in (pipeline.PIECE, 3000):  # pieces larger and smaller than one expert
         monkeypatch.setattr(pipeline, "PIECE", piece)
         for one in (source, checkpoint):
-            made = convert(one, quant, "out.gguf", imatrix="m.imatrix", force=True)
+            made = convert(one, quant, "out.gguf", imatrix="m.imatrix", provenance=False, force=True)
             digests.add(hashlib.sha256(Path(made.output).read_bytes()).hexdigest()[:32])
     assert digests == {EXPERTS[quant]}

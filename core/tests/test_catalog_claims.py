@@ -3,6 +3,7 @@
 import pytest
 
 from hf2q.catalog import claim, expand
+from hf2q.convert.tensors import in_converter_order
 from hf2q.errors import ContractError, TensorMismatchError
 from hf2q.types import TensorCatalog, TensorInfo, TensorRule
 
@@ -105,3 +106,20 @@ def test_one_tensor_may_feed_two_and_alternatives_have_an_order():
 def test_two_spellings_of_one_tensor_are_refused():
     with pytest.raises(TensorMismatchError, match="the same tensor"):
         claim(CATALOG, [], [info("model.vision.x"), info("vision.x")])
+
+
+def test_a_tensor_may_come_from_the_sizes_alone():
+    catalog = TensorCatalog(name="toy", rules=(rule("made.weight", transform="m:f"), rule("out.weight", "out.weight")))
+    specs = expand(catalog, SIZES)
+    assert specs[0].inputs == ()
+    made, out = claim(catalog, specs, [info("out.weight")]).claimed
+    assert (made.spec.name, made.inputs, made.stacked) == ("made.weight", (), False)
+    assert in_converter_order([out, made], ["out.weight"]) == [made, out]
+
+
+def test_rules_count_where_what_they_need_is_there():
+    catalog = TensorCatalog(name="toy", rules=(rule("x", "x", needs="n"), rule("y", "y", needs="n_expert")))
+    assert names(catalog, Sizes((), n=2, n_expert=0)) == ["x"]
+    assert names(catalog, Sizes((), n=2, n_expert=3)) == ["x", "y"]
+    with pytest.raises(ContractError, match="unknown symbol 'n_expert'"):
+        expand(catalog, SIZES)

@@ -34,6 +34,8 @@ def test_every_subject_is_there(place, capsys):
     names = {check["name"] for check in checks}
     assert {"python", "platform", "memory", "disk", "packages", "plugins", "hub cache"} <= names
     assert any(name.startswith("backend ") for name in names)
+    (auto,) = (check["text"] for check in checks if check["name"] == "backend auto")
+    assert re.match(r"takes \w+ \(.+\); it goes before .*reference \(numpy\)$", auto)
     for check in checks:
         assert check["state"] in ("PASS", "INFO", "WARN", "FAIL")
         assert check["text"]

@@ -25,7 +25,7 @@ def run(monkeypatch, capsys):
 
     def call(*words, model=None, **options):
         made = model or scripted_model(**({"reply": lambda conversation: conversation[-9:]} | options))
-        monkeypatch.setattr(hf2q.serve.load, "load", lambda path, backend: made)
+        monkeypatch.setattr(hf2q.serve.load, "load", lambda path, **options: made)
         code = main(["generate", "--model", "m.gguf", *words])
         out, err = capsys.readouterr()
         return code, out, err
@@ -101,6 +101,39 @@ def test_every_option_arrives(run):
     sampling = more["sampling"]
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.5, 5, 0.5, 0.25)
     assert (sampling.seed, more["stop"], more["ignore_eos"]) == (7, ("zz", "yy"), True)
+
+
+def test_penalties_and_biases_arrive(run):
+    words = "--typical-p 0.5 --repetition-penalty 1.5 --frequency-penalty -0.5 --presence-penalty 0.25"
+    run("--prompt", "x", "--max-tokens", "2", *words.split(), "--logit-bias", "7=-5", "--logit-bias", "9=2.5")
+    sampling = run.asked[0][1]["sampling"]
+    assert (sampling.typical_p, sampling.repetition_penalty) == (0.5, 1.5)
+    assert (sampling.frequency_penalty, sampling.presence_penalty) == (-0.5, 0.25)
+    assert sampling.logit_bias == {7: -5.0, 9: 2.5}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--logit-bias", "7"], "not of the form TOKEN=NUMBER"),
+        (["--logit-bias", "a=1"], "not of the form TOKEN=NUMBER"),
+        (["--logit-bias", "7=1", "--logit-bias", "7=2"], "names token 7 twice"),
+        (["--logit-bias", "7=500"], "logit_bias of token 7 is 500.0"),
+        (["--logit-bias", "999999=1"], "the vocabulary has"),
+        (["--repetition-penalty", "0"], "repetition_penalty is 0"),
+        (["--raw", "--system", "s"], "are for --chat"),
+        (["--speculative"], "loaded without its draft head"),
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_refused(run, words, told):
+    code, out, err = run("--prompt", "x", *words, script=counting)
+    assert (code, out) == (3, "")
+    assert told in err
+
+
+def test_raw_is_the_opposite_of_chat(run):
+    run("--prompt", "hello", "--raw", "--max-tokens", "1", script=counting)
+    assert run.asked[0][0] == "hello"
 
 
 def test_stop(run):
@@ -187,7 +220,7 @@ def test_prompt_file_that_is_not_text(run, tmp_path):
 
 
 def test_model_that_cannot_be_loaded(monkeypatch, capsys):
-    def broken(path, backend):
+    def broken(path, **options):
         raise LoadError("the file is broken", hint="make a new one")
 
     monkeypatch.setattr(hf2q.serve.load, "load", broken)
@@ -202,3 +235,52 @@ def test_integers_are_taken_as_written(words, capsys):
     """The parser's own reading would round, or take another base."""
     assert main(["generate", "--model", "absent.gguf", "--prompt", "x", *words]) == 3
     assert "whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--image", "a.png"], "--image needs the model's projector"),
+        (["--mmproj", "p.gguf"], "--mmproj is for --image"),
+        (["--image", "a.png", "--mmproj", "p.gguf", "--mmproj", "q.gguf"], "--mmproj was given 2 times"),
+    ],
+)
+def test_pictures_and_their_projector_go_together(run, words, said):
+    code, out, err = run("--prompt", "x", *words)
+    assert (code, out) == (3, "")
+    assert said in err
+
+
+class Eyes:
+    """A stand-in for `hf2q.serve.vision.Vision` that sees nothing; what is asked of it is kept."""
+
+    placeholder, token = "<|im_end|>", 263
+
+    def __init__(self):
+        self.asked = []
+
+    def place(self, ids, images):
+        self.asked.append((ids, images))
+        return tuple(ids), ()
+
+
+def test_a_picture_is_asked_about_in_chat_form(run):
+    model = scripted_model("yes")
+    model.vision = Eyes()
+    code, out, _ = run("--prompt", "What?", "--image", "a.png", "--image", "b.png", "--mmproj", "p.gguf", model=model)
+    assert (code, out) == (0, "yes\n")
+    ((ids, images),) = model.vision.asked
+    assert [path.name for path in images] == ["a.png", "b.png"]
+    assert "What?" in model.tokenizer.decode(ids)
+    assert model.tokenizer.decode(ids).startswith("<|im_start|>")
+
+
+def test_a_prompt_that_says_where_pictures_go_is_taken_as_it_is(run):
+    model = scripted_model(script=counting)
+    model.vision = Eyes()
+    words = ["--prompt", "x<|im_end|>A", "--image", "a.png", "--mmproj", "p.gguf", "--max-tokens", "2"]
+    assert run(*words, model=model)[1] == "BC\n"
+    assert model.tokenizer.decode(model.vision.asked[0][0]) == "x<|im_end|>A"
+    code, _, err = run(*words, "--system", "s", model=model)
+    assert code == 3
+    assert "need --chat" in err

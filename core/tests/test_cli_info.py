@@ -1,13 +1,16 @@
 """`hf2q info`: what is in a GGUF file, as text and as JSON; nothing of a hostile file reaches the terminal raw."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hf2q.cli import main
 from hf2q.cli.output import printable, size
+from hf2q.convert.shards import cut_plan, shard_paths
 from hf2q.formats.gguf import GgufWriter
+from hf2q.formats.gguf.shards import ShardedWriter
 from hf2q.types import MetadataField, Plan, TensorPlan, ValueType
 
 
@@ -85,11 +88,16 @@ def test_control_characters_of_a_file_are_escaped(file, capsys):
     assert r"\x1b[2Jgone\r\n\u202edlrow" in out
 
 
-def test_a_folder_is_refused_with_a_hint(tmp_path, capsys):
+def test_a_folder_without_a_checkpoint_is_refused_with_a_hint(tmp_path, capsys):
     assert main(["info", str(tmp_path)]) == 3
     err = capsys.readouterr().err
-    assert "is a folder; info shows GGUF files" in err
-    assert "--dry-run" in err
+    assert "config.json does not exist" in err
+    assert "a checkpoint is a directory with config.json in it" in err
+
+
+def test_a_revision_of_something_local_is_refused(file, capsys):
+    assert main(["info", str(file()), "--revision", "main"]) == 3
+    assert "--revision main cannot be used" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -101,6 +109,54 @@ def test_what_is_no_gguf_file_is_refused(content, told, tmp_path, capsys):
     err = capsys.readouterr().err
     assert "x.gguf" in err
     assert "Traceback" not in err
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Three files of one model, with two, one and one tensors."""
+    tensors = [
+        TensorPlan(
+            name=f"blk.{i}.x.weight",
+            shape=(4, 8),
+            qtype="F32",
+            via="F32",
+            reason="",
+            nbytes=128,
+            offset=128 * i,
+            inputs=(),
+        )
+        for i in range(4)
+    ]
+    paths = [str(path) for path in shard_paths(tmp_path / "m.gguf", 3, ".gguf")]
+    fields = (MetadataField.string("general.architecture", "qwen35"),)
+    writer = ShardedWriter(paths, cut_plan(plan(fields, tensors), (2, 1, 1)))
+    for tensor in tensors:
+        writer.write(tensor.name, np.zeros(128, np.uint8))
+    writer.close()
+    return paths
+
+
+def test_shards_are_shown_as_one_model(shards, capsys):
+    assert main(["info", shards[0], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [tensor["name"] for tensor in found["tensors"]] == [f"blk.{i}.x.weight" for i in range(4)]
+    assert found["parameters"] == 4 * 32
+    assert found["qtypes"] == {"F32": {"tensors": 4, "parameters": 128, "nbytes": 512}}
+    assert [(file["path"], file["tensors"]) for file in found["files"]] == list(zip(shards, (2, 1, 1), strict=True))
+    assert found["size"] == sum(file["size"] for file in found["files"])
+    assert found["shard"] == {"index": 0, "count": 3}
+    assert main(["info", shards[0]]) == 0
+    text = capsys.readouterr().out
+    assert all(path in text for path in shards)
+
+
+def test_one_shard_alone_says_that_it_is_one(shards, capsys):
+    assert main(["info", shards[1]]) == 0
+    text = capsys.readouterr().out
+    assert "shard 2 of 3; the first holds the metadata of the model" in text
+    Path(shards[2]).unlink()
+    assert main(["info", shards[0]]) == 3
+    assert "00003-of-00003.gguf does not exist; it is shard 3 of 3" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_refused(tmp_path, capsys):

@@ -305,7 +305,7 @@ def test_usage_errors_exit_3_and_point_at_the_help(words, told, hint, capsys):
 def test_an_unknown_command_names_the_near_one(capsys):
     assert main(["convrt"]) == 3
     err = capsys.readouterr().err
-    assert "no command 'convrt'; known: convert" in err
+    assert "no command 'convrt'; known: bench, convert" in err
     assert "did you mean 'convert'?" in err
 
 

@@ -57,7 +57,7 @@ ARCH_FAULTS = {
         "__init__.py",
         'source="tokenizers, pre',
         'source="" and "',
-        "sources_are_cited",
+        "the_entry_is_complete",
     ),
     "a GGUF name twice": ("catalog.py", UP, f"{UP}\n    {UP}", "every_gguf_name_is_made_once"),
     "a checkpoint name twice": ("catalog.py", "mlp.up_proj", "mlp.gate_proj", "every_checkpoint_name_is_claimed_once"),
@@ -158,24 +158,24 @@ def test_a_fault_of_the_arch_is_caught(family, tmp_path, fault):
 
 GRAPH_FAULTS = {
     "positions begin at 0 in every call": (
-        "np.arange(cache.position, cache.position + tokens)",
-        "np.arange(tokens)",
+        "places = positions(caches, tokens)",
+        "places = positions(caches, tokens) - positions(caches, 1)",
         "token_by_token_equals_one_prefill",
     ),
     "positions are one too far": (
-        "np.arange(cache.position, cache.position + tokens)",
-        "np.arange(cache.position, cache.position + tokens) + (cache.position > 0)",
+        "places = positions(caches, tokens)",
+        "places = positions(caches, tokens) + (positions(caches, 1) > 0)",
         "chunked_prefill_equals_one_prefill",
     ),
-    "the cache is not advanced": ("        cache.advance(tokens)\n", "", "token_by_token_equals_one_prefill"),
+    "the cache is not advanced": ("        advance(caches, tokens)\n", "", "token_by_token_equals_one_prefill"),
     "the cache is not used": (
-        "keys, values = cache.append(k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3))",
-        "keys, values = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)",
+        "*append(parts, k, v), h",
+        "list(k.transpose(0, 2, 1, 3)), list(v.transpose(0, 2, 1, 3)), h",
         "token_by_token_equals_one_prefill",
     ),
     "keys without their positions are kept": (
-        "cache.append(k.transpose(0, 2, 1, 3), v",
-        "cache.append(v.transpose(0, 2, 1, 3), v",
+        "append(parts, k, v)",
+        "append(parts, v, v)",
         "every_tensor_matters",
     ),
     "one cache for all sequences": (
@@ -183,19 +183,24 @@ GRAPH_FAULTS = {
         'self.__dict__.setdefault("cache", Cache([KVCache(self.ops) for _ in self.blk])); return self.cache',
         "sequences_on_one_graph_do_not_meet",
     ),
+    "rows are taken to be at one position": (
+        "places = positions(caches, tokens)",
+        "places = positions(caches, tokens) * 0 + positions(caches, tokens)[:1]",
+        "rows_of_different_lengths_go_together",
+    ),
     "the future is seen": (
-        "cache.advance(tokens)",
-        "cache.advance(tokens); x = x + x[:, -1:] * 0.01",
+        "advance(caches, tokens)",
+        "advance(caches, tokens); x = x + x[:, -1:] * 0.01",
         "later_tokens_do_not_change_earlier_logits",
     ),
     "rows of a batch are mixed": (
-        "cache.advance(tokens)",
-        "cache.advance(tokens); x = x + x[:1] * 0.01",
+        "advance(caches, tokens)",
+        "advance(caches, tokens); x = x + x[:1] * 0.01",
         "rows_of_a_batch_are_independent",
     ),
     "only the last tokens are seen": (
-        "keys, values, h.n_rot**-0.5)",
-        "keys[:, :, -5:], values[:, :, -5:], h.n_rot**-0.5)",
+        "*append(parts, k, v), h.n_rot**-0.5)",
+        "*([x[:, -5:] for x in xs] for xs in append(parts, k, v)), h.n_rot**-0.5)",
         None,
     ),
     "a tensor for another": ('blk.{i}.ffn_up.weight"', 'blk.{i}.ffn_gate.weight"', "every_tensor_is_used"),
@@ -221,32 +226,32 @@ GRAPH_FAULTS = {
     ),
     # what only recorded logits show
     "no positions": (
-        "np.arange(cache.position, cache.position + tokens)",
-        "np.zeros(tokens)",
+        "places = positions(caches, tokens)",
+        "places = positions(caches, tokens) * 0",
         "logits_equal_the_recorded_reference",
     ),
     "another epsilon": ("h.rms_eps", "(h.rms_eps / 10)", "logits_equal_the_recorded_reference"),
     "another scale": ("h.n_rot**-0.5", "h.n_rot**-0.51", "logits_equal_the_recorded_reference"),
     "another base": ("hparams.rope_base)", "hparams.rope_base * 1.1)", "logits_equal_the_recorded_reference"),
     "positions from 1": (
-        "np.arange(cache.position, cache.position + tokens)",
-        "np.arange(cache.position, cache.position + tokens) * 1.01",
+        "places = positions(caches, tokens)",
+        "places = positions(caches, tokens) * 1.01",
         "logits_equal_the_recorded_reference",
     ),
     "another activation": (
-        "ops.swiglu(ops.linear(y, self.ffn_gate), ops.linear(y, self.ffn_up))",
-        "ops.swiglu(ops.linear(y, self.ffn_up), ops.linear(y, self.ffn_gate))",
+        "(self.ffn_gate, self.ffn_up)",
+        "(self.ffn_up, self.ffn_gate)",
         "logits_equal_the_recorded_reference",
     ),
     "rotation in pairs instead of halves": (
-        "q = ops.rope(ops.linear(y, self.attn_q).reshape(batch, tokens, h.n_head, h.n_rot), cos, sin)",
-        "q = ops.rope(ops.linear(y, self.attn_q).reshape(batch, tokens, h.n_head, h.n_rot)"
+        "q = ops.rope(q.reshape(batch, tokens, h.n_head, h.n_rot), cos, sin)",
+        "q = ops.rope(q.reshape(batch, tokens, h.n_head, h.n_rot)"
         "[..., [*range(0, 16, 2), *range(1, 16, 2)]], cos, sin)[..., [i // 2 + 8 * (i % 2) for i in range(16)]]",
         "logits_equal_the_recorded_reference",
     ),
     "heads share keys in turn": (
-        "out = ops.attention(q.transpose(0, 2, 1, 3),",
-        "out = ops.attention(q[:, :, [0, 4, 1, 5, 2, 6, 3, 7]].transpose(0, 2, 1, 3),",
+        "out = ops.attention(q, ",
+        "out = ops.attention(q[:, :, [0, 4, 1, 5, 2, 6, 3, 7]], ",
         "logits_equal_the_recorded_reference",
     ),
 }

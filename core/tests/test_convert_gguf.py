@@ -17,6 +17,9 @@ from hf2q.formats.imatrix import Entry, Imatrix, write_imatrix
 from hf2q.plugins import Plugins
 from hf2q.types import MetadataField, Plan, PolicyOptions, TensorPlan, ValueType
 
+BARE = {"provenance": False, "sidecars": False, "receipt": False}
+"""Nothing but llama.cpp's file; what comes besides has tests of its own."""
+
 
 @pytest.fixture
 def family(monkeypatch):
@@ -77,7 +80,7 @@ def arrays():
 @pytest.fixture
 def run(plugins, tmp_path):
     def make(source, recipe="f16", output="out.gguf", **options):
-        return convert(source, recipe, tmp_path / output, plugins=plugins, **options)
+        return convert(source, recipe, tmp_path / output, plugins=plugins, **BARE | options)
 
     return make
 

@@ -15,6 +15,9 @@ from hf2q.errors import EncodeError, SourceError, UsageError, WriteError
 from hf2q.formats.gguf.reader import open_gguf
 from hf2q.plugins import Plugins
 
+BARE = {"provenance": False, "sidecars": False, "receipt": False}
+"""Nothing but llama.cpp's file; what comes besides has tests of its own."""
+
 
 @pytest.fixture
 def family(monkeypatch):
@@ -34,7 +37,7 @@ def plugins(family):
 @pytest.fixture
 def run(plugins, tmp_path):
     def make(folder, recipe="f16", output="out.gguf", **options):
-        return convert(folder, recipe, tmp_path / output, plugins=plugins, **options)
+        return convert(folder, recipe, tmp_path / output, plugins=plugins, **BARE | options)
 
     return make
 

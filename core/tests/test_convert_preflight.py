@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 
 from hf2q.convert.preflight import check_fallbacks, check_output, check_space
-from hf2q.convert.run import _output_path
+from hf2q.convert.target import output_path
 from hf2q.errors import UsageError, WriteError
 from hf2q.types import MetadataField, Plan, TensorPlan
 
@@ -138,16 +138,16 @@ def test_space_that_nobody_knows_is_not_asked_for(tmp_path, monkeypatch):
 
 def test_where_the_file_goes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert str(_output_path(None, plan(), ".gguf")) == "Some-Model-Q4_K_M.gguf"
-    assert _output_path(tmp_path, plan(), ".gguf") == tmp_path / "Some-Model-Q4_K_M.gguf"
-    assert str(_output_path("here.bin", plan(), ".gguf")) == "here.bin"
+    assert str(output_path(None, plan(), ".gguf")) == "Some-Model-Q4_K_M.gguf"
+    assert output_path(tmp_path, plan(), ".gguf") == tmp_path / "Some-Model-Q4_K_M.gguf"
+    assert str(output_path("here.bin", plan(), ".gguf")) == "here.bin"
 
 
 def test_outputs_that_name_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="empty text"):
-        _output_path("", plan(), ".gguf")
+        output_path("", plan(), ".gguf")
     with pytest.raises(WriteError, match="no such directory"):
-        _output_path("missing/", plan(), ".gguf")
+        output_path("missing/", plan(), ".gguf")
     with pytest.raises(WriteError, match="home directory"):
-        _output_path("~nobody-of-that-name/x.gguf", plan(), ".gguf")
+        output_path("~nobody-of-that-name/x.gguf", plan(), ".gguf")

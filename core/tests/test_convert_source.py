@@ -88,8 +88,8 @@ def test_a_config_that_names_no_class(tmp_path, names):
 @pytest.mark.parametrize(
     "config",
     [
-        {"quantization_config": {"quant_method": "fp8"}},
-        {"text_config": {"quantization_config": {"quant_method": "fp8"}}},
+        {"quantization_config": {"quant_method": "gptq"}},
+        {"text_config": {"quantization_config": {"quant_method": "awq"}}},
         {"quantization": {"group_size": 64, "bits": 4}},
     ],
 )

@@ -314,9 +314,9 @@ class NotNumbers:
     def __getattr__(self, name):
         return getattr(self.graph, name)
 
-    def hidden(self, ids, cache):
-        self.late = cache.position + ids.shape[1] > self.position
-        return self.graph.hidden(ids, cache)
+    def hidden(self, ids, caches):
+        self.late = caches[0].position + ids.shape[1] > self.position
+        return self.graph.hidden(ids, caches)
 
     def head(self, hidden):
         return self.graph.head(hidden) * (float("nan") if self.late else 1.0)
@@ -349,8 +349,8 @@ def test_an_engine_at_rest_keeps_no_sequence():
     made = []
     sequence = model.sequence
 
-    def remembered():
-        found = sequence()
+    def remembered(images):
+        found = sequence(images)
         made.append(weakref.ref(found))
         return found
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hf2q
-from hf2q.backends.cache import Cache
+from hf2q.backends.cache import Cache, advance
 from hf2q.errors import ContextLengthError, FormatError, LoadError, RequestError, UnknownNameError, UsageError
 from hf2q.formats.gguf import GgufWriter
 from hf2q.hookspecs import hookimpl
@@ -47,8 +47,8 @@ class ToyGraph:
     def new_cache(self):
         return Cache([])
 
-    def hidden(self, ids, cache):
-        cache.advance(ids.shape[1])
+    def hidden(self, ids, caches):
+        advance(caches, ids.shape[1])
         return self.ops.embedding(self.ops.asarray(ids), self.token_embd) * self.scale
 
     def head(self, hidden):
@@ -232,7 +232,7 @@ def test_tensors_that_do_not_fit_the_family_are_listed(tmp_path, plugins, change
         ({"toy__block_count": 2}, LoadError, "block 1 has no tensors"),
         ({"toy__context_length": None}, LoadError, r"toy\.context_length is None"),
         ({"toy__context_length": 1}, LoadError, r"toy\.context_length is 1"),
-        ({"split.count": 3}, LoadError, "one of 3 parts"),
+        ({"split.count": 3}, FormatError, "split.no is None"),
         ({"tokenizer.ggml.pre": "other"}, LoadError, "'other'"),
     ],
 )
@@ -241,7 +241,9 @@ def test_metadata_that_cannot_be_run(tmp_path, plugins, changes, error, message)
         hf2q.load(write(tmp_path / "m.gguf", metadata(**changes), tensors()), backend="reference", plugins=plugins)
 
 
-def test_a_qtype_without_a_codec_says_what_to_install(toy, plugins):
+def test_a_qtype_without_a_codec_says_what_to_install(toy, plugins, monkeypatch):
+    rest = {codec.name: codec for codec in plugins.codecs if codec.name != "I32"}
+    monkeypatch.setattr(plugins.codecs, "_items", rest)
     data = bytearray(toy.read_bytes())
     name = struct.pack("<Q", len("token_embd.weight")) + b"token_embd.weight"
     at = data.index(name) + len(name) + 4 + 2 * 8  # dimensions, then the type
@@ -383,3 +385,24 @@ def test_a_sequence_can_be_trimmed_and_copied():
     sequence.trim(1)
     assert sequence.position == 1
     assert sequence.next_logits([10]).argmax() == 11
+
+
+def test_a_warm_up_takes_one_token_and_then_ten_and_leaves_nothing(toy, plugins, monkeypatch):
+    model = scripted_model(script=lambda ids: 65)
+    model.warm_up()
+    assert model._graph.calls == [(1, 1), (1, 10)]
+    small = scripted_model(script=lambda ids: 65, context_length=4)
+    small.warm_up()
+    assert small._graph.calls == [(1, 1), (1, 4)]
+    calls = []
+    hidden = ToyGraph.hidden
+    monkeypatch.setattr(ToyGraph, "hidden", lambda *given: calls.append(given[1].shape) or hidden(*given))
+    hf2q.load(toy, backend="reference", plugins=plugins)
+    assert calls == []
+    hf2q.load(toy, backend="reference", plugins=plugins, warm_up=True)
+    assert calls == [(1, 1), (1, 10)]
+
+
+def test_a_family_without_a_draft_head_says_so(toy, plugins):
+    with pytest.raises(UsageError, match="the family toy has no draft head"):
+        hf2q.load(toy, backend="reference", plugins=plugins, draft=True)

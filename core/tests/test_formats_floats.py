@@ -4,6 +4,8 @@ import gguf
 import numpy as np
 import pytest
 
+from hf2q import builtin
+from hf2q.errors import EncodeError
 from hf2q.formats import floats
 from hf2q.formats.floats import CHUNK, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16
 
@@ -95,3 +97,14 @@ def test_codec_kernels_read_any_place_in_memory(name):
     back = np.zeros_like(x)
     getattr(floats, f"decode_{name}")(odd, back)
     assert (back == x).all()
+
+
+def test_whole_numbers_become_int32_and_others_are_refused():
+    table = np.array([[0, 5, -3, (1 << 24) - 1]], np.float32)
+    codec = next(codec for codec in builtin.hf2q_quant_codecs() if codec.name == "I32")
+    data = codec.encode(table)
+    assert data.view(np.int32).tolist() == [[0, 5, -3, (1 << 24) - 1]]
+    assert np.array_equal(codec.decode(data), table)
+    for wrong in (0.5, float(1 << 24), -3e38):
+        with pytest.raises(EncodeError, match="whole numbers"):
+            codec.encode(np.array([[wrong]], np.float32))

@@ -1,5 +1,6 @@
 """Models in several files: found as a whole or not at all, and appearing as a whole or not at all."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -192,10 +193,23 @@ def test_limits(plan, size, tensors, counts):
 
 
 def test_limits_that_cannot_be_kept(plan):
-    with pytest.raises(UsageError, match=r"63 bytes, but blk\.0\.x\.weight alone has 64"):
-        group_tensors(plan, 63, None)
     with pytest.raises(UsageError, match="--split-max-tensors is 0"):
         group_tensors(plan, None, 0)
+
+
+def test_a_tensor_larger_than_the_limit_gets_a_file_of_its_own(plan, caplog):
+    big = msgspec.structs.replace(plan, tensors=(tensor(0), tensor(1, 64), tensor(2), tensor(3)))
+    assert group_tensors(big, 128, None) == (1, 1, 2)
+    assert group_tensors(msgspec.structs.replace(big, tensors=big.tensors[1:]), 128, None) == (1, 2)
+    assert "--split-max-size is 128 bytes, and 1 tensors are larger" in caplog.text
+    assert "blk.1.x.weight (512)" in caplog.text
+
+
+def test_padding_counts_where_gguf_split_would_divide_the_file(plan):
+    odd = msgspec.structs.replace(plan, tensors=tuple(tensor(i, 5) for i in range(4)))  # 40 bytes, 64 with padding
+    assert group_tensors(odd, 120, None) == (3, 1)
+    assert group_tensors(msgspec.structs.replace(odd, recipe="q8_0"), 120, None) == (1, 1, 1, 1)
+    assert group_tensors(msgspec.structs.replace(odd, via=""), 128, None) == (2, 2)
 
 
 def test_offsets_begin_anew_in_each_shard(plan):

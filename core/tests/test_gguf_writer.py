@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import signal
 import subprocess
 import sys
 
@@ -224,18 +226,40 @@ def test_only_contiguous_bytes_are_written(tmp_path, bad):
 def test_abort_leaves_nothing_and_may_be_repeated(tmp_path):
     writer = GgufWriter(str(tmp_path / "a.gguf"), make_plan())
     writer.write("token_embd.weight", np.ones(100, np.uint8))
-    assert left(tmp_path) == [f".a.gguf.{os.getpid()}.tmp"]
+    assert len(left(tmp_path)) == 1
+    assert re.fullmatch(r"\.a\.gguf\.[0-9a-f]{8}\.tmp", left(tmp_path)[0])
     writer.abort()
     writer.abort()
     assert left(tmp_path) == []
 
 
-def test_two_writers_of_one_file(tmp_path):
+def test_two_writers_of_one_file_leave_each_other_alone(tmp_path):
     first = GgufWriter(str(tmp_path / "a.gguf"), make_plan())
-    with pytest.raises(WriteError, match="exists already"):
-        GgufWriter(str(tmp_path / "a.gguf"), make_plan())
-    assert left(tmp_path) == [f".a.gguf.{os.getpid()}.tmp"]  # the second one removed nothing
+    mine = left(tmp_path)
+    second = GgufWriter(str(tmp_path / "a.gguf"), make_plan())
+    assert len(left(tmp_path)) == 2
+    second.abort()
+    assert left(tmp_path) == mine
     first.abort()
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
+    script = f"""
+import os, signal, sys
+from pathlib import Path
+from hf2q.formats.temporary import create_unfinished
+descriptor, path = create_unfinished(Path({str(tmp_path / "a.gguf")!r}))
+os.write(descriptor, b"half a file")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    abandoned = left(tmp_path)
+    assert len(abandoned) == 1
+    writer = GgufWriter(str(tmp_path / "a.gguf"), make_plan())
+    assert len(left(tmp_path)) == 1
+    assert left(tmp_path) != abandoned
+    writer.abort()
+    assert left(tmp_path) == []
 
 
 def test_targets_that_cannot_be_written(tmp_path):

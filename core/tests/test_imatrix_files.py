@@ -183,14 +183,12 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
     assert list(read_imatrix(tmp_path / "out").entries) == ["b" * 56]
 
 
-def test_a_foreign_temporary_file_is_not_touched(tmp_path):
-    import os
-
-    foreign = tmp_path / f".out.{os.getpid()}.tmp"
-    foreign.write_bytes(b"mine")
-    with pytest.raises(WriteError, match="exists already"):
-        write_imatrix(tmp_path / "out", read_imatrix(DATA / "legacy.dat"), "dat")
-    assert foreign.read_bytes() == b"mine"
+def test_files_of_another_kind_of_name_are_not_touched(tmp_path):
+    foreign = [tmp_path / name for name in (".out.4711.tmp", ".out.0123456g.tmp", ".other.01234567.tmp")]
+    for path in foreign:
+        path.write_bytes(b"mine")
+    write_imatrix(tmp_path / "out", read_imatrix(DATA / "legacy.dat"), "dat")
+    assert [path.read_bytes() for path in foreign] == [b"mine"] * 3
 
 
 def test_a_link_stays_one(tmp_path):

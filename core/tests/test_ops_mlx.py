@@ -90,16 +90,35 @@ def normal(*shape, seed=0):
 
 
 def on_mlx(op, *arguments):
-    """Call an MLX op on numpy arrays; numpy results."""
-    result = getattr(MLX, op)(*(MLX.asarray(a) if isinstance(a, np.ndarray) else a for a in arguments))
-    if isinstance(result, tuple):
-        return tuple(MLX.to_numpy(part) for part in result)
-    return MLX.to_numpy(result)
+    """Call an MLX op on numpy arrays, and lists of them; numpy results."""
+    return _each(MLX.to_numpy, getattr(MLX, op)(*_each(MLX.asarray, arguments, np.ndarray)))
 
 
-def agree(op, *arguments, tolerance=2e-5):
-    got, wanted = on_mlx(op, *arguments), getattr(REF, op)(*arguments)
-    for a, b in zip(*((x if isinstance(x, tuple) else (x,)) for x in (got, wanted)), strict=True):
+def on_mlx_with(op, *arguments, **options):
+    """The same with options."""
+    return _each(
+        MLX.to_numpy,
+        getattr(MLX, op)(*_each(MLX.asarray, arguments, np.ndarray), **_each(MLX.asarray, options, np.ndarray)),
+    )
+
+
+def _each(function, x, kind=mx.array):
+    if isinstance(x, kind):
+        return function(x)
+    if isinstance(x, tuple | list):
+        return type(x)(_each(function, part, kind) for part in x)
+    if isinstance(x, dict):
+        return {key: _each(function, part, kind) for key, part in x.items()}
+    return x
+
+
+def flat(x):
+    return [array for part in x for array in flat(part)] if isinstance(x, tuple | list) else [x]
+
+
+def agree(op, *arguments, tolerance=2e-5, **options):
+    got, wanted = on_mlx_with(op, *arguments, **options), getattr(REF, op)(*arguments, **options)
+    for a, b in zip(flat(got), flat(wanted), strict=True):
         assert a.shape == b.shape
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
@@ -126,7 +145,7 @@ def test_an_import_that_fails_is_the_reason(monkeypatch):
 # ------------------------------------------------------------------------------------------------------- small ops
 
 
-@pytest.mark.parametrize("op", ["exp", "sigmoid", "silu", "softplus", "softmax", "sum"])
+@pytest.mark.parametrize("op", ["exp", "sigmoid", "silu", "softplus", "softmax", "sum", "tanh", "gelu", "gelu_tanh"])
 def test_ops_of_one_array(op):
     agree(op, normal(2, 3, 7) * 4)
 
@@ -143,6 +162,23 @@ def test_norms():
     agree("rms_norm", x, None, 1e-3)
     agree("l2_norm", x, 1e-6)
     agree("l2_norm", np.zeros((1, 4), np.float32), 1e-6)
+    agree("layer_norm", x + 5, weight, normal(8, seed=2), 1e-12)
+    agree("layer_norm", x, None, None, 1e-3)
+
+
+def test_clamp_softcap_sqrt_geglu():
+    x = normal(2, 9) * 5
+    agree("clamp", x, -1.0, 2.0)
+    agree("clamp", x, None, 2.0)
+    agree("clamp", x, -1.0, None)
+    agree("softcap", x, 3.0)
+    agree("sqrt", np.abs(x))
+    agree("geglu", x, normal(2, 9, seed=1))
+
+
+def test_products_of_activations_and_values_along_an_axis():
+    agree("matmul", normal(2, 1, 3, 4), normal(5, 4, 6, seed=1))
+    agree("take_along", normal(2, 3, 7), np.array([[[0, 6]] * 3, [[5, 5]] * 3], np.int32))
 
 
 def test_swiglu_concat_top_k_rope():
@@ -151,8 +187,14 @@ def test_swiglu_concat_top_k_rope():
     joined = MLX.to_numpy(MLX.concat([MLX.asarray(a), MLX.asarray(b)], axis=1))
     assert np.array_equal(joined, np.concatenate([a, b], axis=1))
     agree("top_k", a, 3)
-    angles = normal(3, 2, seed=2)
-    agree("rope", normal(2, 3, 4, 10), np.cos(angles), np.sin(angles))
+    agree("top_k_mask", a, 3)
+    agree("top_k_mask", np.array([[1.0, 0.0, -0.0, 0.0, 0.0, 2.0]], np.float32), 3)
+    agree("sinkhorn", normal(2, 3, 4, 4, seed=3), 20, 1e-6)
+    agree("sinkhorn", normal(3, 3, seed=4), 1, 0.1)
+    angles = normal(2, 3, 2, seed=2)
+    for pairs in (False, True):
+        agree("rope", normal(2, 3, 4, 10), np.cos(angles), np.sin(angles), pairs=pairs)
+        agree("rope", normal(2, 3, 1, 4), np.cos(angles), np.sin(angles), pairs=pairs)
 
 
 def test_embedding_of_a_dense_table():
@@ -162,26 +204,42 @@ def test_embedding_of_a_dense_table():
     assert np.array_equal(on_mlx("embedding", ids, matrix), table[ids])
 
 
-@pytest.mark.parametrize("shape", [(1, 4, 2, 1, 5), (2, 4, 2, 3, 3), (1, 2, 2, 7, 12)])
-def test_attention(shape):
-    batch, heads, groups, tokens, total = shape
-    q = normal(batch, heads, tokens, 8)
-    k, v = normal(batch, groups, total, 8, seed=1), normal(batch, groups, total, 8, seed=2)
-    agree("attention", q, k, v, 8**-0.5)
+OPTIONS = {
+    "causal": {},
+    "bidirectional": {"causal": False},
+    "window": {"window": 3},
+    "window of all": {"window": 99},
+    "window both ways": {"causal": False, "window": 4},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("shape", [(4, 2, 1, (5,)), (4, 2, 3, (3, 9)), (2, 2, 7, (12, 7, 8))])
+def test_attention(shape, options):
+    heads, groups, tokens, totals = shape
+    q = normal(len(totals), tokens, heads, 8)
+    k = [normal(groups, total, 8, seed=total) for total in totals]
+    v = [normal(groups, total, 8, seed=total + 50) for total in totals]
+    agree("attention", q, k, v, 8**-0.5, **OPTIONS[options])
+    agree("attention", q, k, v, 8**-0.5, **OPTIONS[options], sinks=normal(heads, seed=7))
+    masks = [np.where(normal(tokens, total, seed=9) > -0.5, 0, -np.inf).astype(np.float32) for total in totals]
+    for mask in masks:
+        mask[:, -tokens:][np.arange(tokens), np.arange(tokens)] = 0.5  # somebody is seen
+    agree("attention", q, k, v, 8**-0.5, **OPTIONS[options], masks=masks)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 9])
 def test_conv1d(tokens):
-    agree("conv1d_causal", normal(2, tokens, 6), normal(6, 4, seed=1), normal(2, 3, 6, seed=2))
+    agree("conv1d_causal", normal(2, tokens, 6), normal(6, 4, seed=1), [normal(3, 6, seed=2), normal(3, 6, seed=3)])
 
 
 def test_write_and_copy():
-    buffer = MLX.zeros((1, 2, 5, 3))
+    buffer = MLX.zeros((2, 5, 3))
     kept = MLX.copy(buffer)
-    values = normal(1, 2, 2, 3)
+    values = normal(2, 2, 3)
     written = MLX.write(buffer, MLX.asarray(values), 2)
     again = MLX.to_numpy(MLX.write(written, MLX.asarray(values), 0))
-    assert np.array_equal(again[:, :, :4], np.concatenate([values, values], axis=2))
+    assert np.array_equal(again[:, :4], np.concatenate([values, values]).swapaxes(0, 1))
     assert not MLX.to_numpy(kept).any()
 
 
@@ -201,7 +259,7 @@ def delta_inputs(batch, tokens, keys, values, size, seed=0):
         rng.standard_normal((batch, tokens, values, size + 2)).astype(np.float32),
         -rng.exponential(0.5, (batch, tokens, values)).astype(np.float32),
         rng.random((batch, tokens, values)).astype(np.float32),
-        rng.standard_normal((batch, values, size, size + 2)).astype(np.float32),
+        list(rng.standard_normal((batch, values, size, size + 2)).astype(np.float32)),
     )
 
 
@@ -270,19 +328,33 @@ def test_large_weights_are_repacked_in_pieces(monkeypatch):
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_moe(affine):
-    shapes = {"gate": (4, 64, 32), "up": (4, 64, 32), "down": (4, 32, 64)}
+@pytest.mark.parametrize("fused", [True, False])
+def test_moe(affine, fused):
+    shapes = ((4, 128, 32), (4, 32, 64)) if fused else ((4, 64, 32), (4, 64, 32), (4, 32, 64))
     ref, mlx = [], []
-    for seed, shape in enumerate(shapes.values()):
+    for seed, shape in enumerate(shapes):
         data = blocks(shape[0] * shape[1], shape[2], seed)
         ref.append(REF.matrix(data, toy(4, affine), shape))
         mlx.append(MLX.matrix(data, toy(4, affine), shape))
     x = normal(2, 3, 32)
     experts = np.array([[[0, 1], [2, 3], [3, 0]], [[1, 2], [0, 2], [2, 1]]], np.int32)
     weights = np.random.default_rng(5).random((2, 3, 2)).astype(np.float32)
-    wanted = REF.moe(x, experts, weights, *ref, REF.swiglu)
-    got = on_mlx("moe", x, experts, weights, *mlx, MLX.swiglu)
+    wanted = REF.moe(x, experts, weights, ref[:-1], ref[-1], REF.swiglu)
+    got = on_mlx("moe", x, experts, weights, mlx[:-1], mlx[-1], MLX.swiglu)
     np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_several_weights_and_groups(affine):
+    data = blocks(3 * 5, 64)
+    stack = [ops.matrix(data, toy(4, affine), (3, 5, 64)) for ops in (REF, MLX)]
+    x = normal(2, 4, 3, 64)
+    np.testing.assert_allclose(
+        on_mlx("grouped_linear", x, stack[1]), REF.grouped_linear(x, stack[0]), rtol=2e-5, atol=2e-4
+    )
+    pair = [[ops.matrix(blocks(n, 64, n), toy(4, affine), (n, 64)) for n in (3, 8)] for ops in (REF, MLX)]
+    for got, wanted in zip(on_mlx("linears", x, pair[1]), REF.linears(x, pair[0]), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-4)
 
 
 @settings(max_examples=30, deadline=None)

@@ -47,6 +47,13 @@ def test_tensors_are_loaded_when_asked_for_and_counted(caplog):
     assert "F32: 2 tensors run as stored" in caplog.text
 
 
+def test_rows_of_several_groups_are_handed_over_group_by_group():
+    values = np.arange(24, dtype=np.float32).reshape(6, 4)
+    found = weights(a=values).matrix("a", groups=2)
+    assert found.shape == (2, 3, 4)
+    assert np.array_equal(found.values, values.reshape(2, 3, 4))
+
+
 def test_the_cost_of_decoding_is_logged(caplog):
     class Half(ArraySource):
         def rows(self, name):
@@ -97,7 +104,7 @@ def last():
 
 
 class Chosen:
-    def __init__(self, *, threads):
+    def __init__(self, *, threads, exact=False):
         self.threads = threads
 
 

@@ -277,7 +277,7 @@ def test_the_lists_come_from_the_environment(install, monkeypatch):
     install(GOOD.format(name="Q9_Y"), "two")
     monkeypatch.setenv("HF2Q_PLUGINS", " one , hf2q-two ")
     monkeypatch.setenv("HF2Q_DISABLE_PLUGINS", "two")
-    assert load("one", "two").codecs.names == ("BF16", "F16", "F32", "Q9_X")
+    assert load("one", "two").codecs.names == ("BF16", "F16", "F32", "I32", "Q9_X")
 
 
 def test_an_allow_list_with_an_unknown_name_is_refused(install):

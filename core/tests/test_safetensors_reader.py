@@ -119,8 +119,8 @@ def test_float64_is_rounded_and_never_overflows(tmp_path):
         found.rows("bad").read(0, 2)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.bool_])
-def test_integers_are_listed_but_not_read(tmp_path, dtype):
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.bool_])
+def test_small_integers_are_listed_but_not_read(tmp_path, dtype):
     save_file({"ids": np.zeros(3, dtype), "w": np.ones(1, np.float32)}, tmp_path / "model.safetensors")
     found = open_checkpoint(tmp_path)
     assert found.tensors["ids"].shape == (3,)
@@ -217,3 +217,13 @@ def test_nothing_stays_open_and_no_numpy_is_needed_to_look(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_tables_of_integers_are_read_exactly_or_refused(tmp_path, dtype):
+    table = np.array([[0, 1, 255], [-7, 1 << 20, (1 << 24) - 1]], dtype)
+    save_file({"ids": table, "large": np.array([1 << 24], dtype)}, tmp_path / "model.safetensors")
+    found = open_checkpoint(tmp_path)
+    assert np.array_equal(found.rows("ids").read(0, 2), table.astype(np.float32))
+    with pytest.raises(TensorMismatchError, match="'large' holds integers"):
+        found.rows("large").read(0, 1)

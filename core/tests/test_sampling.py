@@ -29,6 +29,8 @@ def draws(logits=LOGITS, steps=400, **params):
         ("top_k", -1),
         ("top_p", 1.1),
         ("top_p", -0.1),
+        ("typical_p", 1.5),
+        ("typical_p", "x"),
         ("min_p", 2),
         ("repetition_penalty", 0),
         ("repetition_penalty", -1),
@@ -106,6 +108,39 @@ def test_top_k_cuts_equals_at_the_lowest_ids():
 @pytest.mark.parametrize(("p", "kept"), [(0.0, 1), (0.49, 1), (0.6, 2), (0.76, 3), (0.9001, 4)])
 def test_top_p_keeps_the_fewest_that_reach_it(p, kept):
     assert (draws(temperature=1.0, top_p=p) > 0).tolist() == [True] * kept + [False] * (4 - kept)
+
+
+@pytest.mark.parametrize(
+    ("p", "kept"),
+    # the mean information of P is 1.21 nats; those of its tokens are off by 0.51, 0.18, 0.69 and 1.10
+    [(0.0, [1]), (0.2, [1]), (0.3, [0, 1]), (0.76, [0, 1, 2]), (0.91, [0, 1, 2, 3])],
+)
+def test_typical_p_keeps_what_is_nearest_to_the_mean_information(p, kept):
+    assert np.flatnonzero(draws(temperature=1.0, typical_p=p)).tolist() == kept
+
+
+def test_typical_p_goes_between_top_k_and_top_p():
+    # of the two best, 2/3 and 1/3, the mean information is 0.64: the likelier is nearest
+    assert (draws(temperature=1.0, top_k=2, typical_p=0.5) > 0).tolist() == [True, False, False, False]
+    # of what is typical, {0, 1}, top_p takes the first, though the second is more typical
+    assert (draws(temperature=1.0, typical_p=0.3, top_p=0.6) > 0).tolist() == [True, False, False, False]
+
+
+@given(st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=40), st.floats(0, 0.999), st.integers(0, 45))
+def test_typical_p_agrees_with_its_definition(values, typical_p, top_k):
+    logits = np.array(values, np.float32)
+    sampler = Sampler(SamplingParams(temperature=1.0, typical_p=typical_p, top_k=top_k, seed=1), (), len(values))
+    order = sorted(range(len(values)), key=lambda i: (-logits[i], i))[: top_k or None]
+    p = np.exp(logits[order].astype(np.float64) - logits.max())
+    p /= p.sum()
+    off = np.abs(-np.log(p) + (p * np.log(p)).sum())
+    total, kept = 0.0, set()
+    for index in sorted(range(len(order)), key=lambda i: (off[i], i)):
+        kept.add(order[index])
+        total += p[index]
+        if total > typical_p + 1e-9:
+            break
+    assert sampler.sample(logits) in kept
 
 
 @pytest.mark.parametrize(("p", "kept"), [(1.0, 1), (0.51, 1), (0.49, 2), (0.29, 3), (0.1, 4)])
@@ -209,3 +244,19 @@ def test_filters_agree_with_their_definition(values, top_k, top_p, min_p, seed):
     floor = logits.max() + np.log(min_p) if min_p > 0 else -np.inf
     assert token in kept
     assert logits[token] >= floor - 1e-5
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 4}, {"logit_bias": {0: 100}}]
+)
+def test_suppressed_tokens_never_come_whatever_is_asked_for(params):
+    chosen = set()
+    for seed in range(50):
+        chosen.add(Sampler(SamplingParams(seed=seed, **params), (), 4, {0, 2}).sample(LOGITS))
+    assert chosen <= {1, 3}
+    np.testing.assert_array_equal(LOGITS, np.log(np.array(P, np.float32)))
+
+
+def test_nothing_left_to_choose_is_an_error():
+    with pytest.raises(Hf2qError, match="expected finite numbers"):
+        Sampler(SamplingParams(), (), 4, range(4)).sample(LOGITS)

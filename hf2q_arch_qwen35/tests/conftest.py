@@ -291,25 +291,25 @@ def write_checkpoint(
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def dense():
     """`dense(**changes)` gives a dense config."""
     return text_config
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def moe():
     """`moe(**changes)` gives the config of a mixture of experts."""
     return moe_config
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def weights():
     """`weights(config, experts, fused)` gives the tensors of such a checkpoint, float32 by name."""
     return lambda config, experts="packed", fused=False, seed=1: random_tensors(shapes_of(config, experts, fused), seed)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write():
     """`write_checkpoint`."""
     return write_checkpoint

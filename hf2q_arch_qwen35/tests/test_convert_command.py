@@ -11,6 +11,7 @@ import time
 import pytest
 
 from hf2q.cli import main
+from hf2q.convert.sidecars import SIDECARS
 
 
 @pytest.fixture
@@ -37,7 +38,10 @@ def lines_of(text):
 def test_a_conversion_says_what_it_made(folder, run, tmp_path):
     code, out, err = run(folder, "--quant", "bf16")
     assert (code, err) == (0, "")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["Tiny-1.9M-BF16.gguf", "tiny"]
+    made = ["Tiny-1.9M-BF16.gguf", "Tiny-1.9M-BF16.gguf.receipt.json"]
+    copied = [name for name in SIDECARS if (folder / name).exists()]
+    assert "tokenizer.json" in copied
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*made, *copied, "tiny"])
     lines = lines_of(out)
     assert lines[:2] == ["wrote Tiny-1.9M-BF16.gguf", "what bf16 of qwen35"]
     assert lines[2].startswith("tensors 70, ")

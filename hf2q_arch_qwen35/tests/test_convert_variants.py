@@ -41,7 +41,8 @@ def test_files_are_those_of_llama_cpp(variant, plugins, tmp_path, name):
         quant, _, via = key.partition("|")
         if quant not in plugins.recipes:
             continue
-        made = convert(folder, quant, tmp_path / "out.gguf", via=via or "auto", mtp=mtp, force=True, plugins=plugins)
+        options = {"via": via or "auto", "mtp": mtp, "force": True, "provenance": False, "sidecars": False}
+        made = convert(folder, quant, tmp_path / "out.gguf", plugins=plugins, **options)
         assert hashlib.sha256(Path(made.output).read_bytes()).hexdigest() == expected, key
         done.append(key)
     assert {"f16", "bf16"} <= set(done)

@@ -15,10 +15,11 @@ def expand(catalog: TensorCatalog, hparams: HParams) -> tuple[TensorSpec, ...]:
     Errors: ContractError when a rule names an unknown symbol or two rules make the same GGUF name.
     """
     kinds, symbols = hparams.layer_kinds, hparams.symbols
+    rules = [rule for rule in catalog.rules if not rule.needs or _size(rule.needs, rule, symbols, catalog)]
     first_mtp = next((i for i, kind in enumerate(kinds) if kind.startswith("mtp")), len(kinds))
-    specs = [_spec(rule, None, 0, symbols, catalog) for rule in catalog.rules if not rule.layers]
+    specs = [_spec(rule, None, 0, symbols, catalog) for rule in rules if not rule.layers]
     for i, kind in enumerate(kinds):
-        specs += [_spec(rule, i, i - first_mtp, symbols, catalog) for rule in catalog.rules if kind in rule.layers]
+        specs += [_spec(rule, i, i - first_mtp, symbols, catalog) for rule in rules if kind in rule.layers]
     seen: set[str] = set()
     for spec in specs:
         if spec.name in seen:
@@ -33,10 +34,7 @@ def _spec(
     def name(template: str) -> str:
         return template.replace("{i}", str(block)).replace("{j}", str(mtp))
 
-    try:
-        shape: Shape = tuple(size if isinstance(size, int) else symbols[size] for size in rule.shape)
-    except KeyError as error:
-        raise ContractError(f"catalog {catalog.name!r}: rule {rule.name!r} uses the unknown symbol {error}") from None
+    shape: Shape = tuple(_size(size, rule, symbols, catalog) for size in rule.shape)
     inputs = []
     for alternative in rule.hf:
         names: list[str] = []
@@ -49,10 +47,19 @@ def _spec(
     return TensorSpec(name=name(rule.name), shape=shape, inputs=tuple(inputs), rule=rule, block=block)
 
 
+def _size(size: str | int, rule: TensorRule, symbols: Mapping[str, int], catalog: TensorCatalog) -> int:
+    if isinstance(size, int):
+        return size
+    if size not in symbols:
+        raise ContractError(f"catalog {catalog.name!r}: rule {rule.name!r} uses the unknown symbol {size!r}")
+    return symbols[size]
+
+
 class Claim(Record, frozen=True, kw_only=True):
     """One GGUF tensor and the checkpoint tensors (by the checkpoint's own names) it is made from.
 
-    `alternative` is the index in `TensorRule.hf` of the names that were found.
+    `alternative` is the index in `TensorRule.hf` of the names that were found. A tensor that is made from hparams
+    alone has no inputs.
     """
 
     spec: TensorSpec
@@ -62,7 +69,7 @@ class Claim(Record, frozen=True, kw_only=True):
     @property
     def stacked(self) -> bool:
         """Whether it is put together from one tensor for each expert."""
-        return "{e}" in self.spec.rule.hf[self.alternative]
+        return bool(self.inputs) and "{e}" in self.spec.rule.hf[self.alternative]
 
 
 class Claims(Record, frozen=True, kw_only=True):
@@ -77,7 +84,8 @@ def claim(
 ) -> Claims:
     """Match a checkpoint against expanded specs; with `mtp` False those of MTP blocks count as ignored.
 
-    Every checkpoint tensor is consumed, or named by an ignore rule; every spec that is not optional finds its inputs.
+    Every checkpoint tensor is consumed, or named by an ignore rule; every spec that is not optional finds its inputs,
+    and an optional one that finds some of them (experts, for example) finds all.
     One checkpoint tensor may feed several specs (a fused tensor that is split).
 
     Errors: TensorMismatchError listing all that is missing and all that is left over.
@@ -93,12 +101,15 @@ def claim(
     used: set[str] = set()
     claimed, missing = [], []
     for spec in specs:
+        if not spec.inputs:
+            claimed.append(Claim(spec=spec, inputs=()))
+            continue
         found = next((i for i, names in enumerate(spec.inputs) if names and own_name.keys() >= set(names)), None)
         if found is not None:
             used.update(spec.inputs[found])
             own = tuple(own_name[name] for name in spec.inputs[found])
             claimed.append(Claim(spec=spec, inputs=own, alternative=found))
-        elif not spec.optional:
+        elif not spec.optional or any(own_name.keys() & set(names) for names in spec.inputs):
             # of several layouts the one that the checkpoint has most of is the one that is incomplete
             nearest = max(spec.inputs, key=lambda names: len(own_name.keys() & set(names)))
             missing.append((spec, [name for name in nearest if name not in own_name]))

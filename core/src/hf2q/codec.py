@@ -62,6 +62,7 @@ class QuantCodec(Record, frozen=True, kw_only=True):
                 such form exists: data uint8 (rows, bytes) -> (codes uint8 (rows, columns), scales float32, biases
                 float32 (rows, columns // 32), bits)
     source      where the layout is defined
+    integers    it holds whole numbers, for tables, and refuses others
     needs_importance
                 there is no search without importance, so `encode` refuses to do without
     """
@@ -74,6 +75,7 @@ class QuantCodec(Record, frozen=True, kw_only=True):
     decoder: str
     affine: str = ""
     source: str = ""
+    integers: bool = False
     needs_importance: bool = False
 
     def row_bytes(self, columns: int) -> int:

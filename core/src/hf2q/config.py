@@ -16,6 +16,8 @@ HARMLESS: Mapping[str, str] = {
     "model_type": "chose the family",
     "torch_dtype": "the dtype stored in the files counts",
     "dtype": "the dtype stored in the files counts",
+    "quantization_config": "read, or refused, when the checkpoint is opened",
+    "compression_config": "read, or refused, when the checkpoint is opened",
     "transformers_version": "provenance",
     "_name_or_path": "provenance",
     "_commit_hash": "provenance",

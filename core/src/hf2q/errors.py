@@ -13,7 +13,9 @@
     │   ├── MissingFileError      a file that must be there is not
     │   ├── ConfigError           a config or tokenizer file says something not understood
     │   ├── FormatError           a file breaks its own format (GGUF, safetensors, JSON)
-    │   └── TensorMismatchError   tensors missing, left over or of the wrong shape
+    │   ├── TensorMismatchError   tensors missing, left over or of the wrong shape
+    │   └── HubError              a hub cannot be reached, or gives something else than it announced
+    │       └── AccessError       a hub does not let this user read a repository
     ├── EncodeError               values that a codec cannot encode
     ├── WriteError                the output could not be written
     ├── LoadError                 a model file cannot be run
@@ -94,6 +96,18 @@ class FormatError(SourceError):
 
 class TensorMismatchError(SourceError):
     """Tensors are missing, left over, or of the wrong shape or type."""
+
+
+class HubError(SourceError):
+    """A hub cannot be reached, or gives something else than it announced."""
+
+    exit_code = 1
+
+
+class AccessError(HubError):
+    """A hub does not let this user read a repository."""
+
+    exit_code = 3
 
 
 class EncodeError(Hf2qError):

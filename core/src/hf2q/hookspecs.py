@@ -3,6 +3,7 @@
     when plugins are loaded, once each
       hf2q_arch_entries        families: which checkpoints and GGUF archs, their hparams and tokenizers
       hf2q_tensor_catalogs     how checkpoint tensors become GGUF tensors
+      hf2q_projectors          vision towers that become files of their own
       hf2q_quant_codecs        one storage type each: encode, decode, repack
       hf2q_recipes             file-level type policies (what --quant names)
       hf2q_writers             output formats
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         ChatFormat,
         CommandEntry,
         GraphEntry,
+        ProjectorEntry,
         Recipe,
         TensorCatalog,
         WriterEntry,
@@ -67,6 +69,19 @@ def hf2q_tensor_catalogs() -> Iterable[TensorCatalog]:
     Returns: catalogs whose expansion names every GGUF tensor once and claims every checkpoint name once.
     Shapes: numpy order (rows first), in the symbols that the family's hparams define.
     Errors: TensorMismatchError at plan time for tensors left over, missing, or of another shape.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def hf2q_projectors() -> Iterable[ProjectorEntry]:
+    """Yield multimodal projectors, which arch entries name: what ``--mmproj`` writes.
+
+    Called: once, when plugins are loaded; by convert when a projector is asked for, and by load when one is given. An
+        entry with a graph can be run, one without can only be converted.
+    Returns: entries with distinct `name`, GGUF's ``clip.projector_type``. The catalog is yielded by
+        `hf2q_tensor_catalogs` as any other.
+    Errors: as for arch entries.
     """
     raise NotImplementedError
 
@@ -113,7 +128,7 @@ def hf2q_forward_graphs() -> Iterable[GraphEntry]:
     """Yield forward graphs, one for each arch, written against `hf2q.backends.ops.Ops`.
 
     Called: once, when plugins are loaded; the graph's module is imported when a model of that arch is loaded.
-    Shapes: token ids int32 (B, T); logits float32 (B, T, V).
+    Shapes: token ids int32 (B, T); logits float32 (B, T, V), of an encoder (task ``embed``) vectors float32 (B, T, C).
     """
     raise NotImplementedError
 

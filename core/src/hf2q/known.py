@@ -18,7 +18,7 @@ ARCHS = _table(
         "hf2q-arch-qwen35": "qwen35 qwen35moe",
         "hf2q-arch-gemma4": "gemma4",
         "hf2q-arch-deepseek4": "deepseek4",
-        "hf2q-arch-qwen3vl": "qwen3vl",
+        "hf2q-arch-qwen3vl": "qwen3vl qwen3vlmoe",
         "hf2q-arch-bert": "bert nomic-bert",
     }
 )
@@ -28,13 +28,17 @@ HF_ARCHITECTURES = _table(
     {
         "hf2q-arch-qwen35": "Qwen3_5ForConditionalGeneration Qwen3_5ForCausalLM Qwen3_5MoeForConditionalGeneration "
         "Qwen3_5MoeForCausalLM",
-        "hf2q-arch-gemma4": "Gemma4ForConditionalGeneration Gemma4ForCausalLM Gemma4UnifiedForConditionalGeneration",
+        "hf2q-arch-gemma4": "Gemma4ForConditionalGeneration Gemma4ForCausalLM Gemma4UnifiedForConditionalGeneration "
+        "Gemma4AssistantForCausalLM Gemma4UnifiedAssistantForCausalLM",
         "hf2q-arch-deepseek4": "DeepseekV4ForCausalLM",
-        "hf2q-arch-qwen3vl": "Qwen3VLForConditionalGeneration",
-        "hf2q-arch-bert": "BertModel NomicBertModel",
+        "hf2q-arch-qwen3vl": "Qwen3VLForConditionalGeneration Qwen3VLMoeForConditionalGeneration",
+        "hf2q-arch-bert": "BertModel BertForMaskedLM BertForSequenceClassification NomicBertModel",
     }
 )
 """Class in config.json -> distribution."""
+
+PROJECTORS = _table({"hf2q-arch-qwen3vl": "qwen3vl_merger", "hf2q-arch-gemma4": "gemma4v"})
+"""clip.projector_type -> distribution."""
 
 CODECS = _table(
     {

@@ -44,6 +44,7 @@ from hf2q.types import (
     ChatFormat,
     CommandEntry,
     GraphEntry,
+    ProjectorEntry,
     Recipe,
     Record,
     TensorCatalog,
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 HOOKS: Mapping[str, tuple[str, type[Record]]] = {
     "hf2q_arch_entries": ("arch", ArchEntry),
     "hf2q_tensor_catalogs": ("tensor catalog", TensorCatalog),
+    "hf2q_projectors": ("projector", ProjectorEntry),
     "hf2q_quant_codecs": ("codec", QuantCodec),
     "hf2q_recipes": ("recipe", Recipe),
     "hf2q_writers": ("writer", WriterEntry),
@@ -96,6 +98,7 @@ class Plugins:
         self._failed = {info.name: info.distribution for info in self.failures}
         self.archs: Registry[ArchEntry] = self._registry("hf2q_arch_entries", known.ARCHS)
         self.catalogs: Registry[TensorCatalog] = self._registry("hf2q_tensor_catalogs", known.ARCHS)
+        self.projectors: Registry[ProjectorEntry] = self._registry("hf2q_projectors", known.PROJECTORS)
         self.codecs: Registry[QuantCodec] = self._registry("hf2q_quant_codecs", known.CODECS)
         self.recipes: Registry[Recipe] = self._registry("hf2q_recipes", known.RECIPES)
         self.writers: Registry[WriterEntry] = self._registry("hf2q_writers")
@@ -158,6 +161,7 @@ class Plugins:
         found = (
             self.archs,
             self.catalogs,
+            self.projectors,
             self.codecs,
             self.recipes,
             self.writers,
@@ -192,6 +196,10 @@ class Plugins:
     def catalog(self, name: str) -> TensorCatalog:
         """The tensor catalog of an arch."""
         return self.catalogs[name]
+
+    def projector(self, name: str) -> ProjectorEntry:
+        """The projector of a ``clip.projector_type``."""
+        return self.projectors[name]
 
     def codec(self, qtype: str) -> QuantCodec:
         """The codec of a storage type."""

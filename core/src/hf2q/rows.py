@@ -7,33 +7,66 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hf2q.errors import TensorMismatchError
+from hf2q.errors import ContractError, TensorMismatchError
 from hf2q.types import Rows, Shape
 
 if TYPE_CHECKING:
-    from hf2q.types import Float32
+    from hf2q.types import Bytes, Float32
 
 Index = NDArray[np.intp]
 
 
 class View:
-    """Rows made by a function of (start, stop)."""
+    """Rows made by a function of (start, stop).
 
-    def __init__(self, shape: Shape, dtype: str, read: Callable[[int, int], Float32]) -> None:
+    `packed` is the GGUF type whose blocks `stored` gives, (start, stop) -> uint8 (stop - start, bytes of a row), where
+    the source holds the values in such a form that they need not be encoded; "" where it does not. `held` is how many
+    bytes reading holds for each thread besides the rows that it gives: 0 for views that hold nothing of any size.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        dtype: str,
+        read: Callable[[int, int], Float32],
+        *,
+        packed: str = "",
+        stored: Callable[[int, int], Bytes] | None = None,
+        held: int = 0,
+    ) -> None:
         self.shape = shape
         self.dtype = dtype
+        self.packed = packed
+        self.held = held
         self._read = read
+        self._stored = stored
+
+    def stored(self, start: int, stop: int) -> Bytes:
+        """Rows `start` to `stop` as blocks of the type `packed`. Errors: ContractError when there is none."""
+        if self._stored is None:
+            raise ContractError(f"rows of {self.dtype} have no blocks of a GGUF type")
+        return self._stored(start, stop)
 
     def read(self, start: int, stop: int) -> Float32:
         """Rows `start` to `stop`, float32 (stop - start, columns)."""
         return self._read(start, stop)
+
+
+def packed_as(rows: Rows) -> str:
+    """The GGUF type whose blocks these rows can give without encoding (see `View`), or ""."""
+    return str(getattr(rows, "packed", ""))
+
+
+def held_by(rows: Rows) -> int:
+    """Bytes that reading these rows holds for each thread besides them; see `View`."""
+    return int(getattr(rows, "held", 0))
 
 
 def n_rows(rows: Rows) -> int:
@@ -137,14 +170,24 @@ def _joined(parts: Sequence[Rows], shape: Shape) -> Rows:
         raise TensorMismatchError(f"cannot join tensors of dtypes {sorted(dtypes)}")
     ends = np.cumsum([n_rows(part) for part in parts])
 
-    def read(start: int, stop: int) -> Float32:
-        pieces = []
+    def places(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         k = int(np.searchsorted(ends, start, side="right"))
         while start < stop:
             base = int(ends[k - 1]) if k else 0
             end = min(stop, int(ends[k]))
-            pieces.append(parts[k].read(start - base, end - base))
+            yield k, start - base, end - base
             start, k = end, k + 1
+
+    def read(start: int, stop: int) -> Float32:
+        pieces = [parts[k].read(a, b) for k, a, b in places(start, stop)]
         return np.concatenate(pieces) if pieces else np.empty((0, shape[-1]), np.float32)
 
-    return View(shape, dtypes.pop(), read)
+    forms = {packed_as(part) for part in parts}
+    if len(forms) != 1 or not all(isinstance(part, View) for part in parts):
+        return View(shape, dtypes.pop(), read)
+    views = cast("Sequence[View]", parts)
+
+    def stored(start: int, stop: int) -> Bytes:
+        return np.concatenate([views[k].stored(a, b) for k, a, b in places(start, stop)])
+
+    return View(shape, dtypes.pop(), read, packed=forms.pop(), stored=stored)

@@ -14,7 +14,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Bytes: TypeAlias = NDArray[np.uint8]
 
 Shape: TypeAlias = tuple[int, ...]
+Task: TypeAlias = Literal["generate", "embed"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +173,10 @@ class HParams(Protocol):
 
     @property
     def layer_kinds(self) -> tuple[str, ...]:
-        """Kind of every block, MTP blocks included, in the words that the family's catalog uses."""
+        """Kind of every block, MTP blocks included, in the words that the family's catalog uses.
+
+        Kinds of MTP blocks, and no others, begin with ``mtp``: their weights are only loaded when asked for.
+        """
         ...
 
     @property
@@ -195,12 +199,16 @@ class TensorRule(Record, frozen=True, kw_only=True):
     hf        checkpoint names, in order of preference; the first alternative whose tensors are all present is taken.
               ``{i}`` is the block index, ``{j}`` the index among blocks of MTP, ``{e}`` an expert: a name that holds
               ``{e}`` stands for the `n_expert` tensors in order. Alternatives with several distinct inputs join them
-              by ``+``
+              by ``+``. Empty when the tensor is no checkpoint's: the transform makes it from the hparams alone
     shape     the GGUF tensor's shape in symbols or numbers, numpy order
     layers    layer kinds this rule belongs to; empty for tensors outside blocks
+    needs     a symbol that must not be 0 in a model for the rule to count (``n_expert``), or ""
     transform ``"module:function"`` of type `Transform`, or "" when the one input is copied
-    keep_f32  stored as F32 whatever the recipe says
+    stored_as the type it is stored as whatever the recipe says (``F32``, ``I32``); "" to let the recipe choose
     optional  may be absent from a checkpoint
+    unstated  symbols of `shape` whose sizes GGUF metadata do not state: a file may have any size there
+    early     0 for the place that the checkpoint's own order gives; tensors with 1, then those with 2 and so on, are
+              written before all others, in the order of blocks and of the catalog
     source    where the mapping was read: project, file, function
     """
 
@@ -208,9 +216,12 @@ class TensorRule(Record, frozen=True, kw_only=True):
     hf: tuple[str, ...]
     shape: tuple[str | int, ...]
     layers: tuple[str, ...] = ()
+    needs: str = ""
     transform: str = ""
-    keep_f32: bool = False
+    stored_as: str = ""
     optional: bool = False
+    unstated: tuple[str, ...] = ()
+    early: int = 0
     source: str = ""
 
 
@@ -241,6 +252,9 @@ class TensorCatalog(Record, frozen=True, kw_only=True):
               purpose, each with its reason
     strip     prefixes or infixes dropped from checkpoint names before matching, e.g. ``language_model.``
     mtp       regular expression (likewise) for the tensors of MTP blocks, which ``--no-mtp`` leaves out; "" for none
+    auto      ``"module:function"``: (`TensorSpec`, dtype of its source) -> the type that llama.cpp's converter gives a
+              matrix with ``--outtype auto``, "" for the checkpoint's 16-bit type; "" for families that always get that.
+              Dtypes are those of `TensorInfo`; weights with scales are ``F8_E4M3`` and ``F4_E2M1``
     """
 
     name: str
@@ -248,6 +262,7 @@ class TensorCatalog(Record, frozen=True, kw_only=True):
     ignore: tuple[tuple[str, str], ...] = ()
     strip: tuple[str, ...] = ()
     mtp: str = ""
+    auto: str = ""
 
     def expand(self, hparams: HParams) -> tuple[TensorSpec, ...]:
         """Every tensor of a model with these hparams: blocks in order, then rules in catalog order.
@@ -262,12 +277,15 @@ class TensorCatalog(Record, frozen=True, kw_only=True):
 class PreTokenizer(Record, frozen=True, kw_only=True):
     """A pre-tokenizer that GGUF names in ``tokenizer.ggml.pre``, and the structure by which it is recognised.
 
-    name        GGUF's name (``qwen35``)
-    model       ``tokenizer.ggml.model`` (``gpt2`` for byte-level BPE)
+    name        GGUF's name (``qwen35``); for ``gemma4``, whose files have no such key, only what ``--pre`` takes
+    model       ``tokenizer.ggml.model``: ``gpt2`` for byte-level BPE, ``gemma4`` for BPE over plain text with byte
+                fallback, ``bert`` for WordPiece
     split       the regular expressions of the Split steps, in the `tokenizers` library's dialect, in order
     digits      whether a Digits step splits single digits
-    normalizer  ``NFC`` or "" for none
+    normalizer  type of the normalizer: ``NFC``, ``Replace`` (a space becomes U+2581), ``BertNormalizer`` (whatever its
+                ``lowercase`` and ``strip_accents``, which are keys of their own), or "" for none
     ignore_merges, add_prefix_space   as in ``tokenizer.json``
+    n_tokens    number of entries of ``model.vocab``, where that is what tells it from others; 0 for any
     source      where the equivalence was read
     """
 
@@ -278,6 +296,7 @@ class PreTokenizer(Record, frozen=True, kw_only=True):
     normalizer: str = ""
     ignore_merges: bool = False
     add_prefix_space: bool = False
+    n_tokens: int = 0
     source: str = ""
 
 
@@ -295,6 +314,10 @@ class ArchEntry(Record, frozen=True, kw_only=True):
     hparams        ``"module:Class"`` of type `HParams`
     catalog        name of its `TensorCatalog`
     chat_format    name of a `ChatFormat`, or ""
+    projector      name of the `ProjectorEntry` that turns the checkpoint's vision tower into a file of its own, or ""
+    side_files     names of files beside config.json that `HParams.from_config` gets as well, see
+                   `hf2q.convert.sidefiles`
+    first_keys     GGUF keys that the converter writes right after ``general.architecture``, wherever they come from
 
     Facts for the Hub preflight, smoke runs and quality gates, which this version does not have: nothing reads them yet.
 
@@ -310,6 +333,9 @@ class ArchEntry(Record, frozen=True, kw_only=True):
     catalog: str
     pre_tokenizers: tuple[PreTokenizer, ...] = ()
     chat_format: str = ""
+    projector: str = ""
+    side_files: tuple[str, ...] = ()
+    first_keys: tuple[str, ...] = ()
     has_mtp: bool = False
     has_vision: bool = False
     smoke_prompts: tuple[str, ...] = ()
@@ -321,6 +347,33 @@ class ArchEntry(Record, frozen=True, kw_only=True):
     def name(self) -> str:
         """The key under which the registry holds it."""
         return self.arch
+
+
+class ProjectorEntry(Record, frozen=True, kw_only=True):
+    """A multimodal projector: a vision tower that GGUF keeps in a second file (``mmproj-*.gguf``, arch ``clip``).
+
+    name     GGUF's ``clip.projector_type`` (``qwen3vl_merger``); several families may share one
+    hparams  ``"module:Class"`` of type `HParams`, made from the same whole ``config.json`` as the text model's; its
+             `metadata` are the ``clip.*`` keys
+    catalog  name of its `TensorCatalog`, which claims the tower's tensors and ignores the text model's
+    graph    ``"module:Class"`` of type `hf2q.backends.graph.VisionGraph`, "" for a tower that cannot be run yet
+    image    text of the special token that stands for an image in a prompt; each of an image's tokens gets its id
+    marks    texts of the tokens that go before and after each image where chat templates do not write them; () for none
+    """
+
+    name: str
+    hparams: str
+    catalog: str
+    graph: str = ""
+    image: str = ""
+    marks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.marks) not in (0, 2):
+            raise ContractError(
+                f"the projector {self.name} has {len(self.marks)} marks, expected one before and one "
+                "after an image, or none"
+            )
 
 
 class ChatFormat(Record, frozen=True, kw_only=True):
@@ -336,15 +389,31 @@ class ChatFormat(Record, frozen=True, kw_only=True):
 
 
 class GraphEntry(Record, frozen=True, kw_only=True):
-    """The forward graph of an arch. `graph` is ``"module:Class"`` of type `hf2q.backends.graph.ForwardGraph`.
+    """The forward graph of an arch.
 
-    `caches` names the kinds of cache it keeps (``kv``, ``state``) for schedulers that must know before loading;
-    nothing reads it yet.
+    graph   ``"module:Class"``
+    task    what it is for, and with that the type of `graph`: ``generate`` for `hf2q.backends.graph.ForwardGraph`,
+            which continues texts, ``embed`` for `hf2q.backends.graph.EncoderGraph`, which turns them into vectors
+    caches  the kinds of cache it keeps (``kv``, ``state``) for schedulers that must know before loading; nothing reads
+            it yet
+    images  whether it takes images among its tokens, as `hf2q.backends.graph.SeeingGraph` does
+    draft   ``"module:Class"`` of type `hf2q.backends.graph.DraftHead`, which guesses tokens ahead for speculation, or
+            "" when the family has none
+    cache_bytes  ``"module:function"``: (hparams, tokens) -> bytes that the caches of a sequence of so many tokens take,
+            by which loading knows whether a model fits into memory; "" when that is not known
     """
 
     arch: str
     graph: str
+    task: Task = "generate"
     caches: tuple[str, ...] = ()
+    images: bool = False
+    draft: str = ""
+    cache_bytes: str = ""
+
+    def __post_init__(self) -> None:
+        if self.task not in get_args(Task):
+            raise ContractError(f"the graph of {self.arch} has the task {self.task!r}, expected generate or embed")
 
     @property
     def name(self) -> str:

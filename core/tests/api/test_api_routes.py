@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from hf2q.serve.model import WARM_UP_TOKENS
+
 
 def test_health(site):
     status, headers, body = site.json("GET", "/health")
@@ -132,7 +134,7 @@ def test_while_loading(running):
 
 def test_after_the_engine_has_failed(running):
     def broken(rows, tokens):
-        if tokens > 2:  # the warm-up passes
+        if tokens > WARM_UP_TOKENS:  # the warm-up passes
             raise RuntimeError("device lost")
 
     with running(before=broken) as site:

@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 
 from hf2q.serve.api.settings import ApiSettings
+from hf2q.serve.model import WARM_UP_TOKENS
 
 CHAT = "/v1/chat/completions"
 
@@ -21,7 +22,7 @@ class Gate:
         self.fault = None
 
     def __call__(self, rows, tokens):
-        if self.open or tokens == 2:  # the warm-up's prefill
+        if self.open or tokens == WARM_UP_TOKENS:  # the warm-up's prefill
             return
         self.arrived += 1
         if self.arrived > 1:  # its decode is the first of one token

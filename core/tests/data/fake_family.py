@@ -81,7 +81,7 @@ def block_rules(prefix, kind):
             shape=("n_embd",),
             layers=(kind,),
             transform="fake_family:doubled",
-            keep_f32=True,
+            stored_as="F32",
         ),
         TensorRule(
             name="blk.{i}.ffn_down_exps.weight",

@@ -8,7 +8,8 @@ import pytest
 
 from hf2q.errors import ConfigError
 from hf2q.formats.tokenizer.alphabet import BYTE_OF_CHAR, CHAR_OF_BYTE, SPLIT_REGEX
-from hf2q.formats.tokenizer.structure import check_model, find_structure, pick_pre_tokenizer
+from hf2q.formats.tokenizer.models import check_model, gguf_model
+from hf2q.formats.tokenizer.structure import find_structure, pick_pre_tokenizer
 from hf2q.types import PreTokenizer
 
 SOURCE = json.loads((Path(__file__).parents[3] / "tests/data/qwen3_5/tokenizer.json").read_text("utf-8"))
@@ -140,20 +141,40 @@ def test_pre_names_a_known_one_whatever_the_structure(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("changes", "message"),
     [
-        ("type", "WordPiece"),
-        ("dropout", 0.1),
-        ("continuing_subword_prefix", "##"),
-        ("end_of_word_suffix", "</w>"),
-        ("byte_fallback", True),
+        ({"type": "Unigram"}, r"model\.type is 'Unigram', expected 'BPE' or 'WordPiece'"),
+        ({"dropout": 0.1}, r"model\.dropout is 0\.1"),
+        ({"continuing_subword_prefix": "##"}, r"model\.continuing_subword_prefix is '##'"),
+        ({"end_of_word_suffix": "</w>"}, r"model\.end_of_word_suffix is '</w>'"),
+        ({"byte_fallback": True}, "expected Replace of U.2581 by a space, ByteFallback, Fuse"),
+        ({"type": "WordPiece", "continuing_subword_prefix": "##"}, "expected WordPiece with the prefix '##'"),
+        ({"type": "WordPiece", "continuing_subword_prefix": "@@"}, "prefix is '@@', which .* expected '##'"),
+        ({"type": "WordPiece", "continuing_subword_prefix": "##", "max_input_chars_per_word": 200}, "word is 200"),
     ],
 )
-def test_models_that_gguf_cannot_express(tokenizer, key, value):
+def test_models_that_gguf_cannot_express(tokenizer, changes, message):
     check_model(tokenizer, "x")
-    tokenizer["model"][key] = value
-    with pytest.raises(ConfigError, match=rf"model\.{key} is"):
+    tokenizer["model"] |= changes
+    with pytest.raises(ConfigError, match=message):
         check_model(tokenizer, "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "gpt2"),
+        ({"byte_fallback": True}, "gemma4"),
+        ({"type": "WordPiece"}, "bert"),
+        ({"type": None, "max_input_chars_per_word": 100}, "bert"),
+        ({"type": None}, "gpt2"),
+    ],
+)
+def test_the_model_that_gguf_names(tokenizer, changes, expected):
+    tokenizer["model"] |= changes
+    if tokenizer["model"]["type"] is None:
+        del tokenizer["model"]["type"]
+    assert gguf_model(tokenizer, "x") == expected
 
 
 @pytest.mark.parametrize("decoder", [None, {"type": "WordPiece"}, {"type": "Sequence", "decoders": []}])
@@ -161,3 +182,13 @@ def test_decoders_other_than_byte_level_are_refused(tokenizer, decoder):
     tokenizer["decoder"] = decoder
     with pytest.raises(ConfigError, match="decoder is"):
         check_model(tokenizer, "x")
+
+
+def test_the_size_of_the_vocabulary_tells_alike_structures_apart(tokenizer):
+    large = PreTokenizer(name="large", split=(REGEX,), normalizer="NFC", n_tokens=2)
+    assert pick(tokenizer, [large, FAMILY]) == "family"
+    tokenizer["model"]["vocab"] = {"a": 0, "b": 1}
+    assert pick(tokenizer, [large, FAMILY]) == "large"
+    tokenizer["model"]["vocab"] = {"a": 0}
+    with pytest.raises(ConfigError, match=r"large \(differs in n_tokens\)"):
+        pick(tokenizer, [large])

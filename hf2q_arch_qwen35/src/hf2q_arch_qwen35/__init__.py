@@ -4,6 +4,7 @@
     checkpoint   config.json → sizes          keys        GGUF metadata → sizes
     catalog      every tensor                 transforms  how tensors are changed (exponential: one of them)
     tokenizer    its pre-tokenizer            graph       forward pass
+    mtp          the draft head               memory      what caches take
 
 This module yields records only; the modules they name are imported when used.
 """
@@ -41,6 +42,7 @@ def hf2q_arch_entries() -> Iterator[ArchEntry]:
         catalog=DENSE,
         pre_tokenizers=PRE_TOKENIZERS,
         chat_format="qwen",
+        projector="qwen3vl_merger",
         has_mtp=True,
         has_vision=True,
         smoke_prompts=("The quick brown fox",),
@@ -56,6 +58,7 @@ def hf2q_arch_entries() -> Iterator[ArchEntry]:
         catalog=MOE,
         pre_tokenizers=PRE_TOKENIZERS,
         chat_format="qwen",
+        projector="qwen3vl_merger",
         has_mtp=True,
         has_vision=True,
         smoke_prompts=("The quick brown fox",),
@@ -76,7 +79,14 @@ def hf2q_tensor_catalogs() -> Iterator[TensorCatalog]:
 def hf2q_forward_graphs() -> Iterator[GraphEntry]:
     """One graph runs both."""
     for arch in (DENSE, MOE):
-        yield GraphEntry(arch=arch, graph="hf2q_arch_qwen35.graph:Qwen35Graph", caches=("kv", "state"))
+        yield GraphEntry(
+            arch=arch,
+            graph="hf2q_arch_qwen35.graph:Qwen35Graph",
+            caches=("kv", "state"),
+            images=True,
+            draft="hf2q_arch_qwen35.mtp:MtpHead",
+            cache_bytes="hf2q_arch_qwen35.memory:cache_bytes",
+        )
 
 
 @hookimpl

@@ -71,16 +71,16 @@ def _norm(
         shape=(size,),
         layers=layers,
         transform=PLUS_ONE,
-        keep_f32=True,
+        stored_as="F32",
         optional=optional,
         source=NEXT,
     )
 
 
 def _plain(
-    name: str, hf: str, shape: tuple[str | int, ...], layers: tuple[str, ...], *, keep_f32: bool = False
+    name: str, hf: str, shape: tuple[str | int, ...], layers: tuple[str, ...], *, stored_as: str = ""
 ) -> TensorRule:
-    return TensorRule(name=f"blk.{{i}}.{name}", hf=(hf,), shape=shape, layers=layers, keep_f32=keep_f32, source=MAP)
+    return TensorRule(name=f"blk.{{i}}.{name}", hf=(hf,), shape=shape, layers=layers, stored_as=stored_as, source=MAP)
 
 
 def _norms(prefix: str, layers: tuple[str, ...]) -> tuple[TensorRule, ...]:
@@ -106,7 +106,7 @@ def _linear_attention(prefix: str) -> tuple[TensorRule, ...]:
     own = f"{prefix}linear_attn."
 
     def rule(
-        name: str, hf: tuple[str, ...], shape: tuple[str | int, ...], transform: str = "", *, keep_f32: bool = False
+        name: str, hf: tuple[str, ...], shape: tuple[str | int, ...], transform: str = "", *, stored_as: str = ""
     ) -> TensorRule:
         return TensorRule(
             name=f"blk.{{i}}.{name}",
@@ -114,7 +114,7 @@ def _linear_attention(prefix: str) -> tuple[TensorRule, ...]:
             shape=shape,
             layers=(LINEAR,),
             transform=f"hf2q_arch_qwen35.transforms:{transform}" if transform else "",
-            keep_f32=keep_f32,
+            stored_as=stored_as,
             source=REORDER if transform else MAP,
         )
 
@@ -124,11 +124,11 @@ def _linear_attention(prefix: str) -> tuple[TensorRule, ...]:
         rule("attn_gate.weight", ("in_proj_z.weight", "in_proj_qkvz.weight"), ("n_values", "n_embd"), "attn_gate"),
         rule("ssm_beta.weight", ("in_proj_b.weight", "in_proj_ba.weight"), ("n_v_heads", "n_embd"), "ssm_beta"),
         rule("ssm_alpha.weight", ("in_proj_a.weight", "in_proj_ba.weight"), ("n_v_heads", "n_embd"), "ssm_alpha"),
-        rule("ssm_a", ("A_log",), ("n_v_heads",), "ssm_a", keep_f32=True),
-        rule("ssm_dt.bias", ("dt_bias",), ("n_v_heads",), "ssm_dt", keep_f32=True),
-        rule("ssm_conv1d.weight", ("conv1d.weight",), ("n_qkv", "conv_kernel"), "ssm_conv1d", keep_f32=True),
+        rule("ssm_a", ("A_log",), ("n_v_heads",), "ssm_a", stored_as="F32"),
+        rule("ssm_dt.bias", ("dt_bias",), ("n_v_heads",), "ssm_dt", stored_as="F32"),
+        rule("ssm_conv1d.weight", ("conv1d.weight",), ("n_qkv", "conv_kernel"), "ssm_conv1d", stored_as="F32"),
         # this norm's weight is not centred on zero
-        rule("ssm_norm.weight", ("norm.weight",), ("d_v",), keep_f32=True),
+        rule("ssm_norm.weight", ("norm.weight",), ("d_v",), stored_as="F32"),
         rule("ssm_out.weight", ("out_proj.weight",), ("n_embd", "n_values"), "ssm_out"),
     )
 
@@ -163,11 +163,11 @@ def _moe_ffn(prefix: str, layers: tuple[str, ...]) -> tuple[TensorRule, ...]:
     # down before gate before up: the order in which the converter writes experts that it stacked
     shared = f"{own}shared_expert."
     return (
-        _plain("ffn_gate_inp.weight", f"{own}gate.weight", ("n_expert", "n_embd"), layers, keep_f32=True),
+        _plain("ffn_gate_inp.weight", f"{own}gate.weight", ("n_expert", "n_embd"), layers, stored_as="F32"),
         experts("down", "down_proj", ("n_expert", "n_embd", "n_ff_expert")),
         experts("gate", "gate_up_proj", ("n_expert", "n_ff_expert", "n_embd")),
         experts("up", "gate_up_proj", ("n_expert", "n_ff_expert", "n_embd")),
-        _plain("ffn_gate_inp_shexp.weight", f"{own}shared_expert_gate.weight", (1, "n_embd"), layers, keep_f32=True),
+        _plain("ffn_gate_inp_shexp.weight", f"{own}shared_expert_gate.weight", (1, "n_embd"), layers, stored_as="F32"),
         _plain("ffn_gate_shexp.weight", f"{shared}gate_proj.weight", ("n_ff_shared", "n_embd"), layers),
         _plain("ffn_up_shexp.weight", f"{shared}up_proj.weight", ("n_ff_shared", "n_embd"), layers),
         _plain("ffn_down_shexp.weight", f"{shared}down_proj.weight", ("n_embd", "n_ff_shared"), layers),

@@ -5,7 +5,7 @@ query projection, norms on queries and keys, and RoPE on a quarter of each head;
 each value head instead of keys and values. An MoE layer adds a gated shared expert to the routed ones.
 
 Attributes are named as the GGUF tensors; what conversion did to them (norm weights + 1, -exp(A_log), value heads in
-tiled order) is done. MTP blocks are not part of the trunk and are not loaded.
+tiled order) is done. MTP blocks are not part of the trunk: `mtp` has them.
 
 Sources: transformers, models/qwen3_5/modeling_qwen3_5.py and models/qwen3_5_moe/modeling_qwen3_5_moe.py; llama.cpp,
 src/models/qwen35.cpp and qwen35moe.cpp.
@@ -13,13 +13,16 @@ src/models/qwen35.cpp and qwen35moe.cpp.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hf2q.backends import media as images
 from hf2q.backends import rope
-from hf2q.backends.cache import Cache, KVCache, StateCache
+from hf2q.backends.cache import Cache, KVCache, StateCache, append, layers
+from hf2q.backends.media import Media
 from hf2q.backends.ops import Array, Ops
 from hf2q.backends.weights import Weights
 from hf2q_arch_qwen35.hparams import Qwen35HParams
@@ -46,19 +49,18 @@ class FullAttention:
         """Keys and values."""
         return KVCache(self.ops)
 
-    def __call__(self, x: Array, rotation: Rotation, cache: KVCache) -> Array:
+    def __call__(self, x: Array, rotation: Rotation, parts: Sequence[KVCache]) -> Array:
         """x (B, T, C) -> (B, T, C)."""
         h, ops = self.h, self.ops
         batch, tokens, _ = x.shape
-        both = ops.linear(x, self.attn_q).reshape(batch, tokens, h.n_head, 2 * h.head_dim)  # (B,T,H,2D): query | gate
+        both, k, v = ops.linears(x, (self.attn_q, self.attn_k, self.attn_v))
+        both = both.reshape(batch, tokens, h.n_head, 2 * h.head_dim)  # (B,T,H,2D): query | gate
         q, gate = both[..., : h.head_dim], both[..., h.head_dim :]
-        k = ops.linear(x, self.attn_k).reshape(batch, tokens, h.n_head_kv, h.head_dim)  # (B,T,G,D)
-        v = ops.linear(x, self.attn_v).reshape(batch, tokens, h.n_head_kv, h.head_dim)  # (B,T,G,D)
+        k = k.reshape(batch, tokens, h.n_head_kv, h.head_dim)  # (B,T,G,D)
+        v = v.reshape(batch, tokens, h.n_head_kv, h.head_dim)  # (B,T,G,D)
         q = ops.rope(ops.rms_norm(q, self.attn_q_norm, h.rms_eps), *rotation)
         k = ops.rope(ops.rms_norm(k, self.attn_k_norm, h.rms_eps), *rotation)
-        keys, values = cache.append(k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3))  # (B,G,S,D)
-        out = ops.attention(q.transpose(0, 2, 1, 3), keys, values, h.head_dim**-0.5)  # (B,H,T,D)
-        out = out.transpose(0, 2, 1, 3) * ops.sigmoid(gate)  # (B,T,H,D)
+        out = ops.attention(q, *append(parts, k, v), h.head_dim**-0.5) * ops.sigmoid(gate)  # (B,T,H,D)
         return ops.linear(out.reshape(batch, tokens, h.n_head * h.head_dim), self.attn_output)
 
 
@@ -79,30 +81,27 @@ class GatedDeltaNet:
         self.keys, self.values = h.d_k * h.n_k_heads, h.d_v * h.n_v_heads
 
     def new_cache(self) -> StateCache:
-        """The convolution's last inputs (B, K - 1, channels) and the matrices (B, H, Dk, Dv)."""
-        return StateCache()
+        """The convolution's last inputs (K - 1, channels) and the matrices (H, Dk, Dv)."""
+        return StateCache(self.ops)
 
-    def __call__(self, x: Array, rotation: Rotation, cache: StateCache) -> Array:
-        """x (B, T, C) -> (B, T, C). Positions are in the state: `rotation` is not used."""
+    def __call__(self, x: Array, rotation: Rotation, parts: Sequence[StateCache]) -> Array:
+        """x (B, T, C) -> (B, T, C). Positions are in the states: `rotation` is not used."""
         h, ops = self.h, self.ops
         batch, tokens, _ = x.shape
-        conv, state = cache.states or (
-            ops.zeros((batch, h.conv_kernel - 1, 2 * self.keys + self.values)),
-            ops.zeros((batch, h.n_v_heads, h.d_k, h.d_v)),
-        )
-        mixed, conv = ops.conv1d_causal(ops.linear(x, self.attn_qkv), self.ssm_conv1d, conv)
-        mixed = ops.silu(mixed)  # (B,T,channels): queries | keys | values
-        q = mixed[..., : self.keys].reshape(batch, tokens, h.n_k_heads, h.d_k)  # (B,T,G,Dk)
-        k = mixed[..., self.keys : 2 * self.keys].reshape(batch, tokens, h.n_k_heads, h.d_k)  # (B,T,G,Dk)
-        v = mixed[..., 2 * self.keys :].reshape(batch, tokens, h.n_v_heads, h.d_v)  # (B,T,H,Dv)
-        q, k = ops.l2_norm(q, L2_EPS) * h.d_k**-0.5, ops.l2_norm(k, L2_EPS)
-        beta = ops.sigmoid(ops.linear(x, self.ssm_beta))  # (B,T,H)
-        decay = self.ssm_a * ops.softplus(ops.linear(x, self.ssm_alpha) + self.ssm_dt)  # (B,T,H), at most 0
-        out, state = ops.gated_delta(q, k, v, decay, beta, state)
-        cache.states = (conv, state)
-        gate = ops.linear(x, self.attn_gate).reshape(batch, tokens, h.n_v_heads, h.d_v)  # (B,T,H,Dv)
-        out = ops.rms_norm(out, self.ssm_norm, h.rms_eps) * ops.silu(gate)
+        mixed, gate, beta, alpha = ops.linears(x, (self.attn_qkv, self.attn_gate, self.ssm_beta, self.ssm_alpha))
+        before = [(part.states[0], part.states[1]) if part.states else self._fresh() for part in parts]
+        # (B,T,H,Dv)
+        out, after = ops.delta_net(mixed, self.ssm_conv1d, self.ssm_a, self.ssm_dt, alpha, beta, before, L2_EPS)
+        for part, states in zip(parts, after, strict=True):
+            part.states = states
+        gate = gate.reshape(batch, tokens, h.n_v_heads, h.d_v)  # (B,T,H,Dv)
+        out = ops.gated_rms_norm(out, self.ssm_norm, h.rms_eps, gate)
         return ops.linear(out.reshape(batch, tokens, self.values), self.ssm_out)
+
+    def _fresh(self) -> tuple[Array, Array]:
+        h = self.h
+        conv = self.ops.zeros((h.conv_kernel - 1, 2 * self.keys + self.values))
+        return conv, self.ops.zeros((h.n_v_heads, h.d_k, h.d_v))
 
 
 class DenseFFN:
@@ -117,7 +116,7 @@ class DenseFFN:
     def __call__(self, x: Array) -> Array:
         """x (B, T, C) -> (B, T, C)."""
         ops = self.ops
-        return ops.linear(ops.swiglu(ops.linear(x, self.ffn_gate), ops.linear(x, self.ffn_up)), self.ffn_down)
+        return ops.linear(ops.swiglu(*ops.linears(x, (self.ffn_gate, self.ffn_up))), self.ffn_down)
 
 
 class MoEFFN:
@@ -140,8 +139,9 @@ class MoEFFN:
         # probabilities over all experts, then the chosen ones scaled to a sum of 1: k of E hold at least k/E of it
         chosen, experts = ops.top_k(ops.softmax(ops.linear(x, self.ffn_gate_inp)), self.h.n_expert_used)  # (B,T,K)
         share = chosen / ops.sum(chosen)
-        routed = ops.moe(x, experts, share, self.ffn_gate_exps, self.ffn_up_exps, self.ffn_down_exps, ops.swiglu)
-        hidden = ops.swiglu(ops.linear(x, self.ffn_gate_shexp), ops.linear(x, self.ffn_up_shexp))
+        gate_up = (self.ffn_gate_exps, self.ffn_up_exps)
+        routed = ops.moe(x, experts, share, gate_up, self.ffn_down_exps, ops.swiglu)
+        hidden = ops.swiglu(*ops.linears(x, (self.ffn_gate_shexp, self.ffn_up_shexp)))
         gate = ops.sigmoid(ops.sum(x * self.ffn_gate_inp_shexp))  # (B,T,1)
         return routed + gate * ops.linear(hidden, self.ffn_down_shexp)
 
@@ -157,15 +157,21 @@ class Block:
         self.post_attention_norm = weights.array(f"{blk}.post_attention_norm.weight")
         self.ffn = (MoEFFN if h.n_expert else DenseFFN)(h, weights, ops, blk)
 
-    def __call__(self, x: Array, rotation: Rotation, cache: Any) -> Array:
+    def __call__(self, x: Array, rotation: Rotation, parts: Sequence[Any]) -> Array:
         """x (B, T, C) -> (B, T, C)."""
         ops, eps = self.ops, self.h.rms_eps
-        x = x + self.mixer(ops.rms_norm(x, self.attn_norm, eps), rotation, cache)
+        x = x + self.mixer(ops.rms_norm(x, self.attn_norm, eps), rotation, parts)
         return x + self.ffn(ops.rms_norm(x, self.post_attention_norm, eps))
 
 
 class Qwen35Graph:
-    """Archs ``qwen35`` and ``qwen35moe``; follows `hf2q.backends.graph.ForwardGraph`."""
+    """Archs ``qwen35`` and ``qwen35moe``; follows `hf2q.backends.graph.SeeingGraph`."""
+
+    n_deepstack = 0
+    """The family's towers hand over nothing but the embeddings of an image."""
+
+    whole_images = False
+    """Tokens of an image see earlier ones only, so that it may go in in parts."""
 
     def __init__(self, hparams: Qwen35HParams, weights: Weights, ops: Ops) -> None:
         self.h, self.ops = hparams, ops
@@ -186,22 +192,22 @@ class Qwen35Graph:
         """An empty cache."""
         return Cache([block.mixer.new_cache() for block in self.blk])
 
-    def hidden(self, ids: NDArray[np.int32], cache: Cache) -> Array:
-        """ids (B, T) after what `cache` holds -> final, normalised hidden states (B, T, C)."""
-        tokens = ids.shape[1]
-        x = self.ops.embedding(self.ops.asarray(ids), self.token_embd)  # (B,T,C)
-        rotation = self._rotation(cache.position, tokens)
-        for block, part in zip(self.blk, cache.parts, strict=True):
-            x = block(x, rotation, part)
-        cache.advance(tokens)
-        return self.ops.rms_norm(x, self.output_norm, self.h.rms_eps)
+    def hidden(self, ids: NDArray[np.int32], caches: Sequence[Cache], media: Media | None = None) -> Array:
+        """ids (B, T) after what `caches` hold -> final, normalised hidden states (B, T, C)."""
+        ops, tokens = self.ops, ids.shape[1]
+        seen = images.check_media(caches, tokens, media)
+        x = images.with_images(ops, ops.embedding(ops.asarray(ids), self.token_embd), caches, seen)  # (B,T,C)
+        rotation = self.rotation(images.mrope_positions(caches, tokens, seen))
+        for block, parts in zip(self.blk, layers(caches), strict=True):
+            x = block(x, rotation, parts)
+        images.advance_mrope(caches, tokens, seen)
+        return ops.rms_norm(x, self.output_norm, self.h.rms_eps)
 
     def head(self, hidden: Array) -> Array:
         """(..., C) -> logits (..., V)."""
         return self.ops.linear(hidden, self.output)
 
-    def _rotation(self, start: int, tokens: int) -> Rotation:
-        # text advances time, height and width together
-        positions = np.broadcast_to(np.arange(start, start + tokens), (3, tokens))[self.rope_axes].T  # (T,R)
-        cos, sin = rope.table(positions, self.inverse_frequencies)
+    def rotation(self, places: NDArray[np.int64]) -> Rotation:
+        """Cosines and sines for the places (B, T, 3) of tokens."""
+        cos, sin = rope.table(places[..., self.rope_axes], self.inverse_frequencies)  # (B,T,R)
         return self.ops.asarray(cos), self.ops.asarray(sin)

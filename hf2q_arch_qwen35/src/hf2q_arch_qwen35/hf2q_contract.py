@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hf2q.testing import ArchContract, GraphContract, TokenizerContract
+from hf2q.types import HParams
 
 REFERENCE = Path(__file__).parent / "reference"
 NO_EMBEDDINGS = ("blk.{i}.nextn.embed_tokens.weight",)
@@ -60,6 +64,65 @@ MOE: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
+HEADS, KEY_ROWS = (2, 3, 12), 24
+"""Key heads, value heads for each, and their size in `DENSE` and `MOE`; rows of q, and of k, in a fused projection."""
+
+PLUS_ONE = (
+    "norm.weight",
+    "mtp.norm.weight",
+    "mtp.pre_fc_norm_embedding.weight",
+    "mtp.pre_fc_norm_hidden.weight",
+    *(
+        f"{block}{own}.weight"
+        for block in ("layers.{i}.", "mtp.layers.{j}.")
+        for own in ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm")
+    ),
+)
+"""Norms that GGUF stores with 1 added."""
+
+
+def grouped(x: Any, size: int, axis: int = 0) -> Any:
+    """Value heads back from tiled to grouped by key head; a head has `size` entries along `axis`."""
+    n_k, r, _ = HEADS
+    shape = x.shape
+    split = (*shape[:axis], r, n_k, size, *shape[axis + 1 :])
+    return np.swapaxes(x.reshape(split), axis, axis + 1).reshape(shape)
+
+
+def tail(x: Any) -> Any:
+    """The rows of v back to grouped, those of q and k as they are."""
+    return np.concatenate([x[: 2 * KEY_ROWS], grouped(x[2 * KEY_ROWS :], HEADS[2])])
+
+
+def only(function: Callable[[Any], Any]) -> Callable[[Mapping[str, Any], HParams], Any]:
+    """The inverse of a transform of one tensor to one."""
+    return lambda parts, hparams: function(next(iter(parts.values())))
+
+
+LINEAR_INVERSES = {
+    "in_proj_qkv.weight": only(tail),
+    "conv1d.weight": only(lambda x: tail(x)[:, None]),
+    "in_proj_z.weight": only(lambda x: grouped(x, HEADS[2])),
+    "out_proj.weight": only(lambda x: grouped(x, HEADS[2], 1)),
+    "in_proj_a.weight": only(lambda x: grouped(x, 1)),
+    "in_proj_b.weight": only(lambda x: grouped(x, 1)),
+    "dt_bias": only(lambda x: grouped(x, 1)),
+    "A_log": only(lambda x: np.log(-grouped(x, 1))),
+}
+DENSE_INVERSES = {
+    **{name: only(lambda x: x - np.float32(1)) for name in PLUS_ONE},
+    **{f"layers.{{i}}.linear_attn.{name}": inverse for name, inverse in LINEAR_INVERSES.items()},
+}
+MOE_INVERSES = {
+    **DENSE_INVERSES,
+    "layers.{i}.mlp.experts.gate_up_proj": lambda parts, hparams: np.concatenate(
+        [parts[f"blk.{{i}}.ffn_{part}_exps.weight"] for part in ("gate", "up")], axis=1
+    ),
+    "layers.{i}.mlp.experts.down_proj": only(lambda x: x),
+}
+ROUNDOFF = 1e-6
+"""Adding 1 and taking exponentials round."""
+
 READ_ELSEWHERE = ("tie_word_embeddings", "mtp_num_hidden_layers")
 """Keys that the checkpoint's tensors decide, whatever the config says."""
 
@@ -69,7 +132,7 @@ class TestDenseArch(ArchContract):
 
     plugin, arch, config = "qwen35", "qwen35", DENSE
     shapes, leave_out, mtp = DENSE_SHAPES, NO_EMBEDDINGS, True
-    harmless = READ_ELSEWHERE
+    harmless, inverses, roundoff = READ_ELSEWHERE, DENSE_INVERSES, ROUNDOFF
 
 
 class TestMoEArch(ArchContract):
@@ -77,7 +140,7 @@ class TestMoEArch(ArchContract):
 
     plugin, arch, config = "qwen35", "qwen35moe", MOE
     shapes, leave_out = MOE_SHAPES, NO_EMBEDDINGS
-    harmless = READ_ELSEWHERE
+    harmless, inverses, roundoff = READ_ELSEWHERE, MOE_INVERSES, ROUNDOFF
 
 
 class TestTokenizer(TokenizerContract):

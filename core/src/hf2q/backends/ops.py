@@ -1,13 +1,16 @@
 """`Ops`: the small vocabulary that forward graphs are written in, and that every backend implements.
 
-Axes, here and in every graph: B batch, T tokens of this call, S tokens in the cache, H heads, D head size, C channels,
-E experts, V vocabulary. Activations are float32 on every backend; a backend is free in how it stores weights, as long
-as it computes with exactly the numbers that the file encodes.
+Axes, here and in every graph: B batch, T tokens of this call, S tokens in a cache, H heads, G key heads, D head size,
+C channels, E experts, V vocabulary. What a sequence remembers has no axis B: each row of a batch brings its own, of its
+own length, and ops that use it take a list with one for each row. Activations are float32 on every backend; a backend
+is free in how it stores weights, as long as it computes with exactly the numbers that the file encodes (and rounds
+activations in products only where it is not asked to be exact).
 
 An `Array` belongs to its backend. Between ops a graph uses only what `Array` lists: arithmetic with broadcasting,
-reshaping, and slices with step 1. Arrays are values: nothing changes one after it was made, except `write`, which
-takes its buffer over. Backends may compute lazily, and may bind unfinished work to the thread that started it;
-therefore whoever keeps an array beyond the current call passes it to `eval` first.
+reshaping, and slices with step 1. Arrays are values: nothing changes one after it was made, except what an op is said
+to take over: `write` its buffer, `conv1d_causal` and `gated_delta` their states. Backends may compute lazily, and may
+bind unfinished work to the thread that started it; therefore whoever keeps an array beyond the current call passes it
+to `eval` first.
 
 A new family may add an op here, together with its plain form in `hf2q.backends.reference`.
 """
@@ -57,11 +60,21 @@ class Matrix(Protocol):
 
 
 class Ops(Protocol):
-    """The vocabulary. `name` is the backend's name; `threads` is how many threads loading may use."""
+    """The vocabulary.
+
+    name     the backend's name
+    threads  how many threads it may use
+    exact    in products with quantized weights, activations stay float32 even where rounding them would be faster
+    """
 
     name: str
 
-    def __init__(self, *, threads: int) -> None: ...
+    def __init__(self, *, threads: int, exact: bool = False) -> None: ...
+
+    @property
+    def instructions(self) -> str:
+        """What it computes with: an instruction set or a device, for people."""
+        ...
 
     # -------------------------------------------------------------------------------------------------- at the edges
 
@@ -86,19 +99,27 @@ class Ops(Protocol):
 
     # ------------------------------------------------------------------------------------------------------- memory
 
+    def matrix_bytes(self, codec: QuantCodec, shape: Shape) -> int:
+        """About what `matrix` would take of memory; an estimate for before anything is read."""
+        ...
+
+    def available(self) -> int | None:
+        """Bytes of memory that weights and caches may take now, or None when that is not known."""
+        ...
+
     def zeros(self, shape: Shape) -> Array:
         """float32 zeros."""
         ...
 
     def write(self, buffer: Array, values: Array, start: int) -> Array:
-        """`buffer` (B, H, S, D) with [:, :, start : start + T] replaced by `values` (B, H, T, D).
+        """`buffer` (G, S, D) with [:, start : start + T] replaced by `values` (T, G, D).
 
         Takes `buffer` over: the caller uses the result from here on.
         """
         ...
 
     def copy(self, x: Array) -> Array:
-        """An array that stays as it is when `x` is given to `write`."""
+        """An array that stays as it is when `x` is taken over."""
         ...
 
     def concat(self, arrays: Sequence[Array], axis: int) -> Array:
@@ -115,19 +136,31 @@ class Ops(Protocol):
         """x · weightᵀ: (..., in) with (out, in) -> (..., out)."""
         ...
 
+    def linears(self, x: Array, weights: Sequence[Matrix]) -> tuple[Array, ...]:
+        """`linear` with several weights, which a backend can do at once."""
+        ...
+
+    def grouped_linear(self, x: Array, weight: Matrix) -> Array:
+        """A weight of its own for each group: (B, T, G, in) with (G, out, in) -> (B, T, G, out)."""
+        ...
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """Products of activations: (..., M, K) with (..., K, N) -> (..., M, N), leading axes broadcast."""
+        ...
+
     def moe(
         self,
         x: Array,
         experts: Array,
         weights: Array,
-        gate: Matrix,
-        up: Matrix,
+        gate_up: Sequence[Matrix],
         down: Matrix,
         activation: Callable[[Array, Array], Array],
     ) -> Array:
         """Mixture of gated experts: Σ_k weights[k] · down_e(activation(gate_e(x), up_e(x))), e = experts[k].
 
-        x (B, T, C); experts int32 and weights float32 (B, T, K); gate and up (E, F, C), down (E, C, F) -> (B, T, C).
+        x (B, T, C); experts int32 and weights float32 (B, T, K); `gate_up` is gate and up, (E, F, C) each, or one
+        stack (E, 2F, C) with the rows of the gate first; down (E, C, F) -> (B, T, C).
         """
         ...
 
@@ -149,6 +182,34 @@ class Ops(Protocol):
         """log(1 + e^x), without overflow."""
         ...
 
+    def sqrt(self, x: Array) -> Array:
+        """The square root."""
+        ...
+
+    def tanh(self, x: Array) -> Array:
+        """The hyperbolic tangent."""
+        ...
+
+    def clamp(self, x: Array, low: float | None, high: float | None) -> Array:
+        """max(low, min(x, high)); None for no bound."""
+        ...
+
+    def gelu(self, x: Array) -> Array:
+        """x · Φ(x) with the error function."""
+        ...
+
+    def gelu_tanh(self, x: Array) -> Array:
+        """x / 2 · (1 + tanh(sqrt(2 / π) · (x + 0.044715 x³)))."""
+        ...
+
+    def softcap(self, x: Array, cap: float) -> Array:
+        """cap · tanh(x / cap)."""
+        ...
+
+    def geglu(self, gate: Array, up: Array) -> Array:
+        """gelu_tanh(gate) · up."""
+        ...
+
     def swiglu(self, gate: Array, up: Array) -> Array:
         """silu(gate) · up."""
         ...
@@ -157,6 +218,10 @@ class Ops(Protocol):
 
     def rms_norm(self, x: Array, weight: Array | None, eps: float) -> Array:
         """x / sqrt(mean(x²) + eps) · weight (C,), without weight when None."""
+        ...
+
+    def layer_norm(self, x: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
+        """(x - mean(x)) / sqrt(variance(x) + eps) · weight (C,) + bias (C,), without those that are None."""
         ...
 
     def l2_norm(self, x: Array, eps: float) -> Array:
@@ -175,37 +240,99 @@ class Ops(Protocol):
         """The k largest values in descending order and their indices (int32): (..., C) -> twice (..., k)."""
         ...
 
+    def top_k_mask(self, x: Array, k: int) -> Array:
+        """0 where `top_k` would find the k largest values of the last axis, the first of equal ones, else -inf."""
+        ...
+
+    def sinkhorn(self, x: Array, iterations: int, eps: float) -> Array:
+        """Matrices of logits (..., N, N), brought near to rows and columns that sum to 1.
+
+        softmax of each row, + eps; columns divided by their sum + eps; then, `iterations` - 1 times, rows divided by
+        their sum + eps, and columns.
+        """
+        ...
+
+    def take_along(self, x: Array, index: Array) -> Array:
+        """Values at `index` int32 (..., k) of the last axis of x (..., C) -> (..., k)."""
+        ...
+
     # -------------------------------------------------------------------------------------------------- over tokens
 
-    def rope(self, x: Array, cos: Array, sin: Array) -> Array:
-        """Rotary positions on the first 2·R of D dimensions, in halves (NeoX): (j, j + R) is rotated by angle j.
+    def rope(self, x: Array, cos: Array, sin: Array, *, pairs: bool = False) -> Array:
+        """Rotary positions on the first 2·R of D dimensions: angle j rotates (j, j + R), with `pairs` (2j, 2j + 1).
 
-        x (B, T, H, D); cos and sin (T, R), from `hf2q.backends.rope`. The other dimensions pass through.
+        x (B, T, H, D); cos and sin (B, T, R), from `hf2q.backends.rope`. The other dimensions pass through.
         """
         ...
 
-    def attention(self, q: Array, k: Array, v: Array, scale: float) -> Array:
-        """Causal attention softmax(scale · q kᵀ) v; the T queries are the last T of the S positions.
+    def attention(
+        self,
+        q: Array,
+        keys: Sequence[Array],
+        values: Sequence[Array],
+        scale: float,
+        *,
+        causal: bool = True,
+        window: int = 0,
+        sinks: Array | None = None,
+        masks: Sequence[Array] | None = None,
+    ) -> Array:
+        """softmax(scale · q kᵀ) v; the T queries are the last T of the S positions.
 
-        q (B, H, T, D); k (B, G, S, D); v (B, G, S, Dv); H a multiple of G: query heads h·H/G and following use key
-        head h. -> (B, H, T, Dv).
+        With neither `causal` nor `window` it does not matter where they are, and T may be larger than S.
+
+        q (B, T, H, D); for each row keys (G, S, D) and values (G, S, Dv), S its own; H a multiple of G: query heads
+        h·H/G and following use key head h. -> (B, T, H, Dv).
+
+        causal  a query sees its own position and those before
+        window  and of these only the last `window`, its own among them; 0 for all
+        sinks   (H,) a logit for each head that takes part in the softmax and brings no value
+        masks   for each row (T, S), added to the scores
         """
         ...
 
-    def conv1d_causal(self, x: Array, weight: Array, state: Array) -> tuple[Array, Array]:
-        """Depthwise convolution: y_t = Σ_τ weight[:, τ] · x_(t - K + 1 + τ), where `state` holds the inputs before x.
+    def conv1d_causal(self, x: Array, weight: Array, states: Sequence[Array]) -> tuple[Array, list[Array]]:
+        """Depthwise convolution: y_t = Σ_τ weight[:, τ] · x_(t - K + 1 + τ), where a state holds the inputs before x.
 
-        x (B, T, C); weight (C, K); state (B, K - 1, C) -> y (B, T, C) and the state after x.
+        x (B, T, C); weight (C, K); for each row a state (K - 1, C), which is taken over -> y (B, T, C) and the states
+        after x.
         """
         ...
 
-    def gated_delta(self, q: Array, k: Array, v: Array, decay: Array, beta: Array, state: Array) -> tuple[Array, Array]:
+    def gated_delta(
+        self, q: Array, k: Array, v: Array, decay: Array, beta: Array, states: Sequence[Array]
+    ) -> tuple[Array, list[Array]]:
         """The gated delta rule, for each value head with a state matrix S, token by token:
 
             S ← e^decay S;   S ← S + k ⊗ beta (v - Sᵀk);   o = Sᵀq
 
-        q and k (B, T, G, Dk); v (B, T, H, Dv); decay (≤ 0) and beta (B, T, H); state (B, H, Dk, Dv); H a multiple of
-        G: value head h uses key head h mod G. -> o (B, T, H, Dv) and the state after the last token.
-        Source: Yang et al., Gated Delta Networks, arXiv 2412.06464.
+        q and k (B, T, G, Dk); v (B, T, H, Dv); decay (≤ 0) and beta (B, T, H); for each row a state (H, Dk, Dv), which
+        is taken over; H a multiple of G: value head h uses key head h mod G. -> o (B, T, H, Dv) and the states after
+        the last token. Source: Yang et al., Gated Delta Networks, arXiv 2412.06464.
         """
+        ...
+
+    def delta_net(
+        self,
+        x: Array,
+        conv: Array,
+        a: Array,
+        dt: Array,
+        alpha: Array,
+        beta: Array,
+        states: Sequence[tuple[Array, Array]],
+        eps: float,
+    ) -> tuple[Array, list[tuple[Array, Array]]]:
+        """A gated delta net's mixer, as one op because in decoding its parts cost more to start than to do.
+
+        `conv1d_causal` of x (B, T, C) with `conv` (C, K), then `silu`, gives queries (G, Dk), keys (G, Dk) and values
+        (H, Dv), one after the other. Both of the former get an `l2_norm` with eps, queries times Dk^-1/2 too. Then
+        `gated_delta` with decay = a · softplus(alpha + dt) and sigmoid(beta); a and dt (H,), alpha and beta (B, T, H).
+        For each row the states of both, (K - 1, C) and (H, Dk, Dv), which are taken over -> o (B, T, H, Dv) and states.
+        `hf2q.backends.composed` has it in other ops.
+        """
+        ...
+
+    def gated_rms_norm(self, x: Array, weight: Array, eps: float, gate: Array) -> Array:
+        """rms_norm(x, weight, eps) · silu(gate), gate of the shape of x."""
         ...

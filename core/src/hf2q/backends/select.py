@@ -20,8 +20,8 @@ LAST_RESORT = 0
 """The priority of a backend that is there to compare with, and too slow to be useful."""
 
 
-def select_backend(plugins: Plugins, name: str = AUTO, *, threads: int | None = None) -> Ops:
-    """The backend `name`, or with "auto" the available one that puts itself first.
+def select_backend(plugins: Plugins, name: str = AUTO, *, threads: int | None = None, exact: bool = False) -> Ops:
+    """The backend `name`, or with "auto" the available one that puts itself first; `exact` as in `Ops`.
 
     Errors: UnknownNameError when no plugin provides it; LoadError when it cannot run here, with what to install.
     """
@@ -31,29 +31,31 @@ def select_backend(plugins: Plugins, name: str = AUTO, *, threads: int | None = 
         raise LoadError(f"the backend {entry.name!r} cannot run here: {reason}", hint=entry.requires or None)
     log.info("backend %s", entry.name)
     make = cast("Callable[..., Ops]", resolve(entry.backend))
-    return make(threads=thread_count(threads))
+    return make(threads=thread_count(threads), exact=exact)
 
 
-def _best(plugins: Plugins) -> BackendEntry:
+def ranking(plugins: Plugins) -> tuple[list[BackendEntry], list[tuple[BackendEntry, str]]]:
+    """The backends that can run here, the one that "auto" takes first, and the others with the reasons."""
     usable: list[tuple[int, str, BackendEntry]] = []
-    reasons, remedies = [], []
+    others = []
     for entry in plugins.backends:
         reason = _unavailable(entry)
         if reason is None:
             usable.append((int(resolve(entry.priority)()), entry.name, entry))
         else:
-            reasons.append(f"{entry.name}: {reason}")
-            remedies.append(entry.requires)
+            others.append((entry, reason))
+    return [entry for _, _, entry in sorted(usable, key=lambda item: item[:2], reverse=True)], others
+
+
+def _best(plugins: Plugins) -> BackendEntry:
+    usable, others = ranking(plugins)
+    reasons = "; ".join(f"{entry.name}: {reason}" for entry, reason in others)
     if not usable:
-        raise LoadError(
-            f"no backend can run here ({'; '.join(reasons) or 'none is installed'})", hint='pip install "hf2q[serve]"'
-        )
-    priority, name, best = max(usable, key=lambda item: item[:2])
-    if priority <= LAST_RESORT and reasons:
-        remedy = " or ".join(filter(None, remedies))
-        log.warning(
-            "computing with %r, which is very slow; others cannot run: %s (%s)", name, "; ".join(reasons), remedy
-        )
+        raise LoadError(f"no backend can run here ({reasons or 'none is installed'})", hint='pip install "hf2q[serve]"')
+    best = usable[0]
+    if reasons and int(resolve(best.priority)()) <= LAST_RESORT:
+        remedy = " or ".join(filter(None, (entry.requires for entry, _ in others)))
+        log.warning("computing with %r, which is very slow; others cannot run: %s (%s)", best.name, reasons, remedy)
     return best
 
 

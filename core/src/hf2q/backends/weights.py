@@ -15,12 +15,16 @@ import numpy as np
 from hf2q.backends.ops import Array, Matrix, Ops
 from hf2q.codec import QuantCodec
 from hf2q.errors import LoadError
+from hf2q.formats.finite import KNOWN, Bad, first_bad
 from hf2q.types import Record, Shape
 
 if TYPE_CHECKING:
     from hf2q.types import Bytes, Float32
 
 log = logging.getLogger(__name__)
+
+_DECODED_AT_ONCE = 1 << 20
+"""Bytes."""
 
 
 class Stored(Protocol):
@@ -40,6 +44,10 @@ class Source(Protocol):
 
     def rows(self, name: str) -> Bytes:
         """The data of a tensor, uint8 (rows, bytes per row)."""
+        ...
+
+    def release(self, name: str) -> None:
+        """The data of a tensor is not needed any more: it is in memory in the form that the backend computes with."""
         ...
 
 
@@ -62,6 +70,9 @@ class ArraySource:
         array = self._arrays[name]
         return array.reshape(-1, array.shape[-1]).view(np.uint8)
 
+    def release(self, name: str) -> None:
+        """Nothing: the caller's arrays are the caller's."""
+
 
 class LoadedType(Record, frozen=True, kw_only=True):
     """What became of the matrices of one qtype: how many, their bytes in the file and in memory."""
@@ -73,8 +84,23 @@ class LoadedType(Record, frozen=True, kw_only=True):
     memory_bytes: int
 
 
+def _first_bad_value(rows: Bytes, codec: QuantCodec) -> Bad | None:
+    """As `first_bad`, of a type whose layout only its codec knows: all is decoded, some rows at a time."""
+    step = max(1, _DECODED_AT_ONCE // max(1, rows.shape[1]))
+    for start in range(0, len(rows), step):
+        values = codec.decode(np.ascontiguousarray(rows[start : start + step]))
+        if not np.isfinite(values).all():
+            row, column = (int(index) for index in np.argwhere(~np.isfinite(values))[0])
+            value = float(values[row, column])
+            return Bad(row=start + row, at=column // codec.block_size, value=value)
+    return None
+
+
 class Weights:
-    """Tensors by GGUF name. `codec` finds the codec of a qtype; its errors say what to install."""
+    """Tensors by GGUF name. `codec` finds the codec of a qtype; its errors say what to install.
+
+    Every tensor that is asked for is checked first: its scales, or the values of a float type, are finite numbers.
+    """
 
     def __init__(self, source: Source, codec: Callable[[str], QuantCodec], ops: Ops) -> None:
         self._source = source
@@ -85,18 +111,24 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._source.tensors
 
-    def matrix(self, name: str) -> Matrix:
-        """A weight (out, in), or a stack of experts (E, out, in), for `Ops.linear`, `Ops.embedding` and `Ops.moe`."""
+    def matrix(self, name: str, *, groups: int = 0) -> Matrix:
+        """A weight (out, in), or a stack of experts (E, out, in), for `Ops.linear`, `Ops.embedding` and `Ops.moe`.
+
+        With `groups`, rows that are stored together are handed over group by group, (groups, out, in), for
+        `Ops.grouped_linear`.
+        """
         stored = self._stored(name)
-        rows = self._source.rows(name)
-        matrix = self._ops.matrix(rows, self._codec(stored.qtype), stored.shape)
+        rows = self._sound_rows(name, stored)
+        shape = (groups, stored.shape[0] // groups, stored.shape[-1]) if groups else stored.shape
+        matrix = self._ops.matrix(rows, self._codec(stored.qtype), shape)
         self._count(stored.qtype, matrix.quantized, rows.nbytes, matrix.nbytes)
+        self._source.release(name)
         return matrix
 
     def array(self, name: str) -> Array:
         """A small tensor of any shape (norms, biases, convolutions), decoded to float32."""
         stored = self._stored(name)
-        rows = self._source.rows(name)
+        rows = self._sound_rows(name, stored)
         values = self._codec(stored.qtype).decode(np.ascontiguousarray(rows)).reshape(stored.shape)
         array = self._ops.asarray(values)
         self._ops.eval(array)
@@ -108,6 +140,22 @@ class Weights:
         if stored is None:
             raise LoadError(f"the model file lacks the tensor {name!r}, which the graph needs")
         return stored
+
+    def _sound_rows(self, name: str, stored: Stored) -> Bytes:
+        """The data of a tensor. Errors: LoadError when a scale, or a value of a float type, is infinite or NaN."""
+        rows = self._source.rows(name)
+        codec = self._codec(stored.qtype)
+        if codec.integers:
+            return rows
+        bad = first_bad(rows, stored.qtype) if stored.qtype in KNOWN else _first_bad_value(rows, codec)
+        if bad is not None:
+            of_floats = codec.block_size == 1
+            raise LoadError(
+                f"tensor {name!r} ({stored.qtype}) holds {bad.value} in row {bad.row}, "
+                f"{f'column {bad.at}' if of_floats else f'as a scale of block {bad.at}'}; expected finite numbers",
+                hint="the file is damaged, or was converted from a damaged checkpoint: download or convert it again",
+            )
+        return rows
 
     def _count(self, qtype: str, quantized: bool, file_bytes: int, memory_bytes: int) -> None:
         old = self._loaded.get((qtype, quantized))

@@ -18,9 +18,14 @@ from hf2q.errors import PluginLoadError, UnknownNameError, UsageError, listing
 
 COMMANDS = (
     ("convert", "hf2q.cli.convert:command", "Convert a checkpoint or a GGUF file to a quantized one."),
-    ("info", "hf2q.cli.info:command", "Show what is in a GGUF file, without loading weights."),
+    ("verify", "hf2q.cli.verify:command", "Make a GGUF file again from its source, and compare every byte."),
+    ("info", "hf2q.cli.info:command", "Show what is in a GGUF file or a checkpoint."),
+    ("diff", "hf2q.cli.diff:command", "Compare two GGUF files, metadata and tensors."),
+    ("gguf-patch", "hf2q.cli.gguf_patch:command", "Change the metadata of a GGUF file."),
     ("imatrix", "hf2q.cli.imatrix:app", "Show and convert importance matrices."),
     ("generate", "hf2q.cli.generate:command", "Continue a prompt with a model file."),
+    ("embed", "hf2q.cli.embed:command", "Turn texts into vectors with an embedding model."),
+    ("bench", "hf2q.cli.bench:command", "Measure how fast a model file runs here."),
     ("serve", "hf2q.cli.serve:command", "Serve a model file over an OpenAI-compatible HTTP API."),
     ("plugins", "hf2q.cli.plugins:app", "List, check and create plugins."),
     ("doctor", "hf2q.cli.doctor:command", "Check this machine and this installation."),

@@ -23,7 +23,7 @@ from hf2q.probe import probe
 SECONDS = 1800.0
 SUITES = "from hf2q.testing.checking import suites\n\nglobals().update(suites({dist!r}))\n"
 WORDS = {"passed": "PASS", "failed": "FAIL", "not checked": "NOT CHECKED"}
-CHECKED = ("arch", "graph", "codec", "writer")
+CHECKED = ("arch", "projector", "graph", "codec", "writer")
 
 
 def check_distribution(dist: str, *, as_json: bool) -> int:

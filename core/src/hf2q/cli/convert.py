@@ -5,31 +5,33 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from hf2q.cli.numbers import byte_size, whole_number
 
-if TYPE_CHECKING:
-    from hf2q.types import Plan, TensorPlan
-
 
 def command(
     source: Annotated[
-        str,
+        str | None,
         Parameter(
-            help="A checkpoint directory, with config.json and safetensors files in it; or a GGUF file, the first of "
-            "several."
+            help="A checkpoint directory, with config.json and safetensors files in it; a GGUF file, the first of "
+            "several; or a repository of the Hub, org/name or its address. What exists here, or begins with ./ ../ / "
+            "or ~, is never taken for a repository."
         ),
-    ],
+    ] = None,
     *,
     quant: Annotated[
-        str, Parameter(help="What to convert to: f32, f16, bf16, q8_0, q4_k_m, … (`hf2q plugins` lists them).")
+        str, Parameter(help="What to convert to: auto, f32, f16, bf16, q8_0, q4_k_m, … (`hf2q plugins` lists them).")
     ],
+    repo: Annotated[str | None, Parameter(help="A repository of the Hub, instead of SOURCE, whatever is here.")] = None,
+    revision: Annotated[
+        str | None, Parameter(help="For a repository: a branch, a tag or a commit (default: its main branch).")
+    ] = None,
     output: Annotated[
         str | None,
         Parameter(
@@ -69,6 +71,16 @@ def command(
             "two steps."
         ),
     ] = "auto",
+    mmproj: Annotated[
+        bool,
+        Parameter(
+            name=["--mmproj", "--emit-vision-tower"],
+            negative=(),
+            help="For a checkpoint: write its vision tower too, as a projector beside the model (mmproj-NAME.gguf); "
+            "only that, when the output's name contains mmproj. F32, F16 or BF16 as the mix is, F16 for any quantized "
+            "mix.",
+        ),
+    ] = False,
     no_mtp: Annotated[bool, Parameter(help="For a checkpoint: leave multi-token-prediction blocks out.")] = False,
     pre: Annotated[
         str | None,
@@ -93,6 +105,13 @@ def command(
     dry_run: Annotated[bool, Parameter(help="Show what would be written; read no weights, write nothing.")] = False,
     json: Annotated[bool, Parameter(help="Print the result as JSON.")] = False,
     force: Annotated[bool, Parameter(help="Replace an existing output.")] = False,
+    no_provenance: Annotated[
+        bool, Parameter(help="Leave hf2q's own keys out of the metadata, so that the file is llama.cpp's to the byte.")
+    ] = False,
+    no_sidecars: Annotated[
+        bool, Parameter(help="For a checkpoint: copy no tokenizer.json, config.json and the like beside the output.")
+    ] = False,
+    no_receipt: Annotated[bool, Parameter(help="Write no receipt (OUTPUT.receipt.json) beside the output.")] = False,
     no_fallback: Annotated[bool, Parameter(help="Refuse when a tensor's shape does not fit the chosen type.")] = False,
 ) -> None:
     """Convert a Hugging Face checkpoint, or another GGUF file, to a quantized GGUF file.
@@ -101,6 +120,7 @@ def command(
     threads. The file appears under its name only when it is complete; of several files, all at the end.
     """
     from hf2q.cli.converted import show
+    from hf2q.cli.progress import progress_bar
     from hf2q.convert import convert
     from hf2q.policy import parse_qtype, parse_tensor_type, read_tensor_types
     from hf2q.types import PolicyOptions
@@ -115,17 +135,20 @@ def command(
         tensor_types=tuple(pairs),
         leave_output_tensor=leave_output_tensor,
     )
-    with _cleaning_up(), _progress(shown=not (dry_run or json) and sys.stderr.isatty()) as progress:
+    with _cleaning_up(), progress_bar(shown=not json and sys.stderr.isatty()) as (progress, downloading):
         summary = convert(
             source,
             quant,
             output,
+            repo=repo,
+            revision=revision,
             imatrix=imatrix,
             include_weights=include_weights or (),
             exclude_weights=exclude_weights or (),
             options=options,
             via=via,
             mtp=not no_mtp,
+            mmproj=mmproj,
             pre=pre,
             allow_requantize=allow_requantize,
             keep_split=keep_split,
@@ -135,7 +158,11 @@ def command(
             force=force,
             dry_run=dry_run,
             no_fallback=no_fallback,
+            provenance=not no_provenance,
+            sidecars=not no_sidecars,
+            receipt=not no_receipt,
             progress=progress,
+            downloading=downloading,
         )
     show(summary, json=json, importance=imatrix is not None)
 
@@ -159,22 +186,3 @@ def _cleaning_up() -> Iterator[None]:
     finally:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Iterator[Callable[[Plan, TensorPlan, int], None] | None]:
-    """A callback that draws a bar on stderr, or None where nobody would see it."""
-    if not shown:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def update(plan: Plan, tensor: TensorPlan, written: int) -> None:
-            bar.update(task, total=plan.nbytes, completed=written, description=tensor.name)
-
-        yield update

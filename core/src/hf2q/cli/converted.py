@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf2q.cli.output import print_json, print_table, size
@@ -15,6 +16,13 @@ def show(summary: Summary, *, json: bool, importance: bool) -> None:
     if json:
         print_json(_as_json(summary))
         return
+    _print(summary, importance=importance)
+    if summary.projector is not None:
+        print("\nprojector")
+        _print(summary.projector, importance=False)
+
+
+def _print(summary: Summary, *, importance: bool) -> None:
     if summary.dry_run:
         _print_tensors(summary, importance=importance)
     _print_summary(summary)
@@ -55,7 +63,10 @@ def _as_json(summary: Summary) -> dict[str, Any]:
         "qtypes": _totals(summary),
         "fallbacks": [{"name": t.name, "from": t.fallback_from, "to": t.qtype} for t in summary.fallbacks],
         "ignored": _ignored(summary),
+        "sidecars": summary.sidecars,
+        "receipt": summary.receipt,
         "seconds": summary.seconds,
+        "projector": _as_json(summary.projector) if summary.projector is not None else None,
     }
     if summary.dry_run:
         told["tensors"] = [
@@ -102,6 +113,8 @@ def _print_summary(summary: Summary) -> None:
             *((("importance", f"used for {weighted} tensors"),) if weighted else ()),
             ("tensor data" if summary.dry_run else "size", size(summary.nbytes)),
             ("bits per weight", f"{summary.bits_per_weight:.2f}"),
+            *((("sidecars", ", ".join(Path(path).name for path in summary.sidecars)),) if summary.sidecars else ()),
+            *((("receipt", summary.receipt),) if summary.receipt else ()),
             *(("left out", f"{count} tensors: {reason}") for reason, count in _ignored(summary).items()),
             *(() if summary.dry_run else (("time", f"{summary.seconds:.1f} s"),)),
         ]

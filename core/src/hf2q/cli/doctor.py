@@ -29,6 +29,9 @@ REPEATING = ("all", "cuda")
 PURPOSE = {"simd": "quantizing and the SIMD kernels", "serve": "running and serving models"}
 
 
+TO_SERVE = 'pip install "hf2q[serve]"'
+
+
 class Check(Record, frozen=True, kw_only=True):
     """One line of the report. `state` is PASS, INFO, WARN or FAIL; `remedy` is what to do about the last two."""
 
@@ -143,7 +146,8 @@ def _processor() -> Iterator[Check]:
         yield Check(name="processor", state="FAIL", text=error, remedy='pip install --force-reinstall "hf2q[simd]"')
         return
     features = ", ".join(found["features"]) or "none that matter"
-    yield Check(name="processor", state="PASS", text=f"{found['cpu']}: {found['lanes']} float32 lanes; {features}")
+    text = f"{found['cpu']}: {found['lanes']} float32 lanes; kernels of the cpu backend: {found['isa']}; {features}"
+    yield Check(name="processor", state="PASS", text=text)
     yield _writable("kernel cache", Path(found["cache"]), "HF2Q_CACHE_DIR")
 
 
@@ -158,6 +162,21 @@ def _backends(disable: Iterable[str]) -> Iterator[Check]:
             yield Check(name=name, state="WARN", text=entry["reason"], remedy=entry["requires"])
         else:
             yield Check(name=name, state="PASS", text="available")
+    yield from _auto(disable)
+
+
+def _auto(disable: Iterable[str]) -> Iterator[Check]:
+    """Which backend "auto" takes, and why: what those before and after it compute with."""
+    found, error = ask("auto", disable=disable)
+    if error:
+        yield Check(name="backend auto", state="WARN", text=error, remedy="hf2q plugins")
+        return
+    if not found:
+        yield Check(name="backend auto", state="WARN", text="no backend can run here", remedy=TO_SERVE)
+        return
+    best, *others = (f"{entry['name']} ({entry['instructions']})" for entry in found)
+    order = f"takes {best}" + (f"; it goes before {', then '.join(others)}" if others else ", the only one")
+    yield Check(name="backend auto", state="PASS", text=order)
 
 
 def _caches() -> Iterator[Check]:

@@ -15,7 +15,7 @@ SECONDS = 60.0
 
 
 def ask(question: str, *, disable: Iterable[str] = (), seconds: float = SECONDS) -> tuple[Any, str]:
-    """Answer ``simd`` or ``backends`` in a child process. `disable` names plugins that it must not load.
+    """Answer ``simd``, ``backends`` or ``auto`` in a child process. `disable` names plugins that it must not load.
 
     Returns: the answer and "", or None and what went wrong.
     """
@@ -41,9 +41,10 @@ def ask(question: str, *, disable: Iterable[str] = (), seconds: float = SECONDS)
 
 
 def simd() -> dict[str, Any]:
-    """Lanes, CPU, features and cache folder of the SIMD layer."""
+    """Lanes, CPU, features and cache folder of the SIMD layer, and the way of the cpu backend's kernels."""
     from llvmlite import binding
 
+    from hf2q.backends.cpu.isa import isa
     from hf2q.simd.cache import cache_folder
     from hf2q.simd.machine import MACHINE
 
@@ -51,6 +52,7 @@ def simd() -> dict[str, Any]:
     return {
         "lanes": MACHINE.lanes,
         "cpu": MACHINE.cpu or binding.get_host_cpu_name(),
+        "isa": isa(),
         "features": [name for name in shown if name in MACHINE.features],
         "cache": str(cache_folder()),
     }
@@ -71,10 +73,26 @@ def backends() -> list[dict[str, Any]]:
     return found
 
 
+def auto() -> list[dict[str, str]]:
+    """The backends that can run here, the one that "auto" takes first: name, and what each computes with."""
+    from hf2q.backends.select import ranking
+    from hf2q.plugins import Plugins
+    from hf2q.types import resolve
+
+    found = []
+    for entry in ranking(Plugins.load(strict=False))[0]:
+        try:
+            instructions = str(resolve(entry.backend)(threads=1).instructions)
+        except Exception as error:
+            instructions = f"{type(error).__name__}: {error}"
+        found.append({"name": entry.name, "instructions": instructions})
+    return found
+
+
 def main(question: str, answer: Path) -> None:
     """Write the answer, or the error, as JSON to the file `answer`."""
     try:
-        told = {"answer": {"simd": simd, "backends": backends}[question]()}
+        told = {"answer": {"simd": simd, "backends": backends, "auto": auto}[question]()}
     except Exception as error:
         told = {"error": str(error) or type(error).__name__}
     answer.write_text(json.dumps(told), encoding="utf-8")

@@ -51,7 +51,10 @@ class Own(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each record: time (seconds since 1970), level, logger, message, and the traceback if any."""
+    """One JSON object for each record: time (seconds since 1970), level, logger, message, and the traceback if any.
+
+    A record with an `event` begins with its name, and has the event's `fields` too.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
@@ -61,6 +64,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        event = getattr(record, "event", None)
+        if event is not None:
+            told = {"event": event, **told, **getattr(record, "fields", {})}
         if record.exc_info and record.exc_info[1] is not None:
             told["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
         return json.dumps(told, ensure_ascii=False, default=str)

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def print_json(value: Any) -> None:
-    """Print `value` on stdout as indented JSON. Records (msgspec structs) are written as objects."""
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print `value` on stdout as JSON, indented or on one line. Records (msgspec structs) are written as objects."""
     narrow = not (sys.stdout.encoding or "").lower().startswith("utf")
-    print(json.dumps(value, indent=2, ensure_ascii=narrow, default=_plain))
+    print(json.dumps(value, indent=indent, ensure_ascii=narrow, default=_plain))
 
 
 def print_table(rows: Iterable[Sequence[str]], *, header: Sequence[str] | None = None, indent: str = "") -> None:

@@ -39,6 +39,9 @@ def command(
             help="Requests that may wait; more are refused with 429.", converter=whole_number, validator=_POSITIVE
         ),
     ] = 32,
+    ignore_memory: Annotated[
+        bool, Parameter(help="Load although it probably does not fit into memory.", negative=())
+    ] = False,
     drain: Annotated[float, Parameter(help="Seconds that running answers get when the server stops.")] = 10.0,
 ) -> None:
     """Serve a model file over an OpenAI-compatible HTTP API.
@@ -72,7 +75,12 @@ def command(
         from hf2q.serve.engine import Engine
         from hf2q.serve.load import load as load_model
 
-        loaded = load_model(model, backend=backend)
+        loaded = load_model(model, backend=backend, ignore_memory=ignore_memory)
+        if loaded.task == "embed":
+            loaded.close()
+            raise UsageError(
+                f"{model} is an embedding model ({loaded.arch}); serve answers chats", hint=f"hf2q embed {model} TEXT"
+            )
         chat = open_chat(loaded, chat_template_file)
         if chat.template is None:
             note(f"warning: {model} has no chat template; chat requests will be refused (see --chat-template-file)")

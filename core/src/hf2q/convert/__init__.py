@@ -2,8 +2,13 @@
 
     names        what --quant may be called, and what to say of names that cannot be had
     source       a checkpoint directory and its config.json
+    hub_source   a repository, whose files are taken first (origin: where they came from)
+    describe     what a checkpoint is, for `hf2q info`
+    quantized    what config.json says about weights that are quantized already
+    scaled       weights in FP8 and FP4 as plain ones (scales: how they are multiplied)
     metadata     general.* keys from model card, generation config and names
     tensors      order, intermediate type and lazy rows of each output tensor
+    automatic    the type before quantization, and --quant auto
     plan         everything about the output except the weights
     gguf_source  a GGUF file, or a set of them
     requantize   the plan of an output that is made from one
@@ -15,6 +20,10 @@
     shards       one plan cut into several files
     pipeline     read → transform → encode → write, on several threads
     run          `convert`, which calls them in this order
+    provenance   the keys hf2q.* that a file carries about its making;  making  what goes into them
+    sidecars     files copied beside the output
+    receipt      the record beside the output;  recording  its making, with `selected` files and chunk `bounds`
+    verify       `verify`, which makes a file again: `recorded` and `remake` say how, `compare` and `examine` look
 
 Families and storage types enter through plugins only.
 """

@@ -34,23 +34,30 @@ QUANTIZATION_VERSION = MetadataField.u32("general.quantization_version", 2)
 """ggml/include/ggml.h, GGML_QNT_VERSION."""
 
 
+Retype = Callable[[Sequence[TensorChoiceInput], Sequence[TypeChoice]], Sequence[TypeChoice]]
+"""Replaces the types that a recipe chose: `verify` puts those of the file in their place."""
+
+
 class Planned(Record, frozen=True, kw_only=True):
     """A plan and how to get at the weights.
 
     rows        of an output tensor, made anew on each call
     importance  float32 (matrices, columns) of an output tensor whose plan says that it is encoded with it
+    held        most bytes that reading rows holds for each thread besides them
     """
 
     plan: Plan
     rows: Callable[[str], Rows]
     importance: Importance | None = None
+    held: int = 0
 
 
 class Wanted(Record, frozen=True, kw_only=True):
     """One output tensor before its type is chosen.
 
-    `qtype` is the type that it has by then; `stored` says that its bytes are at hand in it; `kept` why a converter
-    stores it as F32 whatever is asked for, "" when it does not.
+    `qtype` is the type that it has by then; `stored` says that its bytes are at hand in it; `packed` a type that the
+    source has the same values in, so that its bytes are at hand in that one too, "" where there is none; `kept` why a
+    converter stores it as `qtype` whatever is asked for, "" when it does not.
     """
 
     name: str
@@ -59,7 +66,12 @@ class Wanted(Record, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     transform: str = ""
     stored: bool = False
+    packed: str = ""
     kept: str = ""
+
+    def at_hand(self, qtype: str) -> bool:
+        """Whether the source has its bytes in the type."""
+        return (self.stored and qtype == self.qtype) or qtype == self.packed
 
     @property
     def choice_input(self) -> TensorChoiceInput:
@@ -120,14 +132,14 @@ def plan_tensors(
                 shape=tensor.shape,
                 qtype=choice.qtype,
                 via=tensor.qtype,
-                reason=tensor.kept if tensor.kept and choice.qtype == "F32" else choice.reason,
+                reason=tensor.kept if tensor.kept and same else choice.reason,
                 nbytes=nbytes,
                 offset=offset,
                 inputs=tensor.inputs,
                 transform=tensor.transform,
                 fallback_from=choice.fallback_from,
                 importance=weighted and choice.qtype not in UNWEIGHTED,
-                copied=tensor.stored and same,
+                copied=tensor.at_hand(choice.qtype),
             )
         )
         offset += padded(nbytes, alignment)
@@ -148,7 +160,7 @@ def _check_use(plans: Sequence[TensorPlan], known: int, importance: Importance) 
 
 def _nbytes(tensor: Wanted, choice: TypeChoice, recipe: Recipe, plugins: Plugins) -> int:
     rows, columns = prod(tensor.shape[:-1]), tensor.shape[-1]
-    if tensor.stored and choice.qtype == tensor.qtype:
+    if tensor.at_hand(choice.qtype):
         return rows * row_bytes(choice.qtype, columns)
     try:
         codec = plugins.codec(choice.qtype)

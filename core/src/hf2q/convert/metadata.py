@@ -66,16 +66,17 @@ PARENT_KEYS = ("name", "author", "version", "organization", "description", "url"
 
 
 def general_metadata(
-    directory: Path, config: Mapping[str, Any], tensors: Iterable[tuple[str, Shape]]
+    directory: Path, config: Mapping[str, Any], tensors: Iterable[tuple[str, Shape]], name: str | None = None
 ) -> tuple[MetadataField, ...]:
     """Keys from ``general.sampling.*`` to ``general.languages``, in the converter's order.
 
-    tensors: GGUF names and shapes of the whole model, from which its size is told.
+    tensors: GGUF names and shapes of the whole model, from which its size is told. `name` stands in for that of the
+    directory, from which names of the model are derived.
     """
     import gguf
 
     total, label = size_label(tensors)
-    name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - resolves "." and "..", but no links
+    name = name or Path(os.path.abspath(directory)).name  # noqa: PTH100 - resolves "." and "..", but no links
     origin = config.get("_name_or_path")
     known = {"_name_or_path": origin} if isinstance(origin, str) else {}  # all that is looked at
     meta = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), _model_card(directory), known, Path(name), total)
@@ -115,9 +116,9 @@ def size_label(tensors: Iterable[tuple[str, Shape]]) -> tuple[int, str]:
     return total, _rounded(total)
 
 
-def default_name(metadata: Sequence[MetadataField], encoding: str) -> str:
-    """The usual file name of a model, without ending: ``Qwen3.5-0.8B-Q4_K_M``."""
-    values = {field.key: field.value for field in metadata}
+def default_name(metadata: Sequence[MetadataField], encoding: str, *, size: bool = True) -> str:
+    """The usual file name of a model, without ending: ``Qwen3.5-0.8B-Q4_K_M``; without `size`, ``Qwen3.5-Q4_K_M``."""
+    values = {field.key: field.value for field in metadata if size or field.key != "general.size_label"}
     first = values.get("general.basename") or values.get("general.name")
     parts = [first, *(values.get(f"general.{key}") for key in ("size_label", "finetune", "version")), encoding.upper()]
     words = [part.strip().replace(" ", "-") for part in parts if part]

@@ -67,8 +67,10 @@ def stream(
     threads: int,
     importance: Importance | None = None,
     progress: Progress | None = None,
+    ready: Callable[[], None] | None = None,
 ) -> None:
-    """Write every tensor of `plan`. `rows` and `codecs` look up by tensor name and by type.
+    """Write every tensor of `plan`. `rows` and `codecs` look up by tensor name and by type; `ready` is called
+    when all is written, before the writer is closed.
 
     On any failure and on an interrupt the unfinished file is gone when this returns.
     Errors: EncodeError naming tensor and row; SourceError and WriteError from both ends.
@@ -76,16 +78,20 @@ def stream(
     used = {tensor.qtype: codecs(tensor.qtype) for tensor in plan.tensors if not tensor.copied}
     for codec in used.values():
         resolve(codec.encoder)  # imports and compilers run here, once, and not in a worker
-    writer = open_writer()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="convert")
+    writer: Writer | None = None
     try:
+        writer = open_writer()
         _pump(_pieces(plan, rows, importance), used, writer, pool, threads, progress)
+        if ready is not None:
+            ready()
         writer.close()
     except BaseException:
         try:
             pool.shutdown(cancel_futures=True)
         finally:
-            writer.abort()
+            if writer is not None:
+                writer.abort()
         raise
     pool.shutdown()
 

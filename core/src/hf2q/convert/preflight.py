@@ -9,9 +9,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hf2q.errors import UsageError, WriteError, listing
+from hf2q.plugins import Plugins
 from hf2q.types import Plan
 
 log = logging.getLogger(__name__)
+
+TEMPLATE_KEY = "tokenizer.chat_template"
 
 
 def check_fallbacks(plan: Plan, *, allowed: bool) -> None:
@@ -26,6 +29,17 @@ def check_fallbacks(plan: Plan, *, allowed: bool) -> None:
     if not allowed:
         raise UsageError(message, hint="leave --no-fallback out, or choose a type with smaller blocks, e.g. q8_0")
     log.info("%s", message)
+
+
+def check_template(plan: Plan, plugins: Plugins) -> None:
+    """Say so when a model of a family that chats has no chat template: it will be served, but refuse messages."""
+    entry = plugins.archs.get(plan.arch)
+    if entry is None or not entry.chat_format or any(field.key.startswith(TEMPLATE_KEY) for field in plan.metadata):
+        return
+    log.info(
+        "the source has no chat template, so the model will not chat; hf2q gguf-patch --set-file %s=PATH adds one",
+        TEMPLATE_KEY,
+    )
 
 
 def check_output(output: Path, source: Path | None, weights: Iterable[Path] = (), *, suffix: str, force: bool) -> None:

@@ -5,9 +5,12 @@ Source: llama.cpp, src/llama-quant.cpp, `llama_model_quantize_impl`.
 
 from __future__ import annotations
 
-from hf2q.convert.choices import Planned, Wanted, model_facts, plan_tensors, with_last_keys
+from collections.abc import Sequence
+
+from hf2q.convert.choices import Planned, Retype, Wanted, model_facts, plan_tensors, with_last_keys
 from hf2q.convert.gguf_source import GgufSource, stored_shape
 from hf2q.convert.importance import Importance
+from hf2q.convert.provenance import without_provenance
 from hf2q.convert.tensors import quantize_order
 from hf2q.errors import UnknownNameError, UsageError, listing
 from hf2q.formats.ggml_types import GGML_TYPES
@@ -27,10 +30,12 @@ def make_gguf_plan(
     importance: Importance | None = None,
     allow_requantize: bool = False,
     keep_split: bool = False,
+    retype: Retype | None = None,
 ) -> Planned:
     """Decide everything about the output.
 
     keep_split  keep the order of the source's files, which the mix then counts in, instead of llama-quantize's own
+    retype      has the last word on types
 
     Errors: UsageError for quantized tensors that would change, unless that is allowed, and for options that cannot be
     followed; UnknownNameError for types that no plugin encodes or decodes; what `plan_tensors` raises.
@@ -48,10 +53,11 @@ def make_gguf_plan(
     ]
     first = source.first
     facts = model_facts(first.arch, first.metadata.get)
-    choices = _choose(recipe, wanted, facts, options)
-    metadata = with_last_keys(
-        [first.field(key) for key in first.keys_in_order if key not in SPLIT_KEYS], recipe, importance
-    )
+    choices: Sequence[TypeChoice] = _choose(recipe, wanted, facts, options)
+    if retype is not None:
+        choices = retype([tensor.choice_input for tensor in wanted], choices)
+    kept = without_provenance([first.field(key) for key in first.keys_in_order if key not in SPLIT_KEYS])
+    metadata = with_last_keys(kept, recipe, importance)
     tensors = plan_tensors(wanted, choices, recipe, plugins, importance=importance, alignment=alignment_of(metadata))
     _check_decodable(tensors, plugins, allow_requantize=allow_requantize)
     plan = Plan(arch=first.arch, recipe=recipe.name, via="", metadata=metadata, tensors=tensors)

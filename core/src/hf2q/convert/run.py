@@ -12,16 +12,19 @@ import msgspec
 
 from hf2q.codec import thread_count
 from hf2q.convert.choices import Planned
+from hf2q.convert.hub_source import find_reference
 from hf2q.convert.importance import read_importance
-from hf2q.convert.metadata import default_name
+from hf2q.convert.making import role_of, settings_of, stamped
 from hf2q.convert.names import find_recipe
-from hf2q.convert.preflight import check_fallbacks, check_output, check_space
+from hf2q.convert.preflight import check_fallbacks, check_output, check_space, check_template
 from hf2q.convert.prepare import Request, prepare
-from hf2q.convert.shards import cut_plan, group_tensors, shard_paths
+from hf2q.convert.projector import names_projector, projector_path, together
+from hf2q.convert.recording import Facts, Output, Recording, identify_imatrix, recording
+from hf2q.convert.sidecars import Sidecar, plan_sidecars
+from hf2q.convert.target import Target, joined, limited, output_path, target_for
 from hf2q.errors import UsageError, WriteError
-from hf2q.formats.gguf.shards import ShardedWriter
 from hf2q.plugins import Plugins
-from hf2q.types import Plan, PolicyOptions, Record, TensorPlan, Writer, WriterEntry, resolve
+from hf2q.types import Plan, PolicyOptions, Record, TensorPlan
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ class Summary(Record, frozen=True, kw_only=True):
     output   path of the file, of the first when there are several;  files  of all
     nbytes   their size together (of the tensors alone after a dry run)
     seconds  from the first look at the source to the file in place
+    sidecars   paths of the checkpoint's files that lie beside the output now;  receipt  path of the receipt, or None
+    projector  the same of the projector beside it, if one was wanted; where only that was written, it is the output
     """
 
     output: str
@@ -40,6 +45,9 @@ class Summary(Record, frozen=True, kw_only=True):
     plan: Plan
     nbytes: int
     seconds: float
+    sidecars: tuple[str, ...] = ()
+    receipt: str | None = None
+    projector: Summary | None = None
 
     @property
     def bits_per_weight(self) -> float:
@@ -53,12 +61,15 @@ class Summary(Record, frozen=True, kw_only=True):
 
 
 def convert(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | None,
     recipe: str,
     output: str | os.PathLike[str] | None = None,
     *,
+    repo: str | None = None,
+    revision: str | None = None,
     via: str = "auto",
     mtp: bool = True,
+    mmproj: bool = False,
     threads: int | None = None,
     force: bool = False,
     dry_run: bool = False,
@@ -72,15 +83,24 @@ def convert(
     keep_split: bool = False,
     split_max_size: int | None = None,
     split_max_tensors: int | None = None,
+    provenance: bool = True,
+    sidecars: bool = True,
+    receipt: bool = True,
     plugins: Plugins | None = None,
     progress: Callable[[Plan, TensorPlan, int], None] | None = None,
+    downloading: Callable[[str, int, int], None] | None = None,
 ) -> Summary:
-    """Convert a checkpoint directory or a GGUF file by the recipe of that name.
+    """Convert a checkpoint directory, a repository of the Hub or a GGUF file by the recipe of that name.
 
-    source       a directory, or a GGUF file; of several, the first
+    source       a directory; a GGUF file, of several the first; a repository (``org/name`` or its address), when
+                 nothing here has that name; None when `repo` names one, whatever is here
+    revision     of a repository: a branch, a tag or a commit; default its main branch
     output       the file, or a directory for a file of the usual name; default the current directory
     threads      default `hf2q.codec.thread_count`; the bytes do not depend on it
     force        replace an existing file
+    provenance   write the keys hf2q.* at the end of the metadata; without them all keys are llama.cpp's
+    sidecars     copy tokenizer.json, config.json and the like beside the output
+    receipt      write a receipt beside the output
     dry_run      plan and check only; problems with the output are logged, not raised
     no_fallback  refuse when a tensor's shape does not fit the recipe
     options      what is asked of the recipe besides its name; `has_imatrix` is set here
@@ -88,6 +108,7 @@ def convert(
                  only those or all but those
     plugins      default `Plugins.load()`
     progress     called after each write with the plan, the tensor and the bytes of tensor data written so far
+    downloading  called as files arrive with the path of one, and the bytes of all that are here and that there will be
 
     For several output files, whose names are made from `output` (``NAME-00001-of-00002.gguf``):
 
@@ -98,6 +119,8 @@ def convert(
 
     via          intermediate type that values pass through, as with llama.cpp: auto, f16, bf16 or f32
     mtp          keep MTP blocks
+    mmproj       write the vision tower too, as a projector beside the model; alone, when the name of `output` contains
+                 mmproj. Its type is the recipe's when that is f32, f16, bf16 or auto, else F16; it is always one file
     pre          name of the pre-tokenizer, taken instead of comparing structures
 
     For GGUF files only:
@@ -123,55 +146,75 @@ def convert(
         pre=pre,
         allow_requantize=allow_requantize,
         keep_split=keep_split,
+        mmproj=mmproj,
+        only_projector=mmproj and output is not None and names_projector(Path(output)),
     )
-    with prepare(os.fspath(source), request, plugins) as prepared:
+    if request.only_projector and not (split_max_size is None and split_max_tensors is None):
+        raise UsageError("a projector is one file: --split-max-size and --split-max-tensors cannot be followed")
+    matrix = identify_imatrix(importance.path) if importance is not None and (provenance or receipt) else None
+    settings = settings_of(request, include_weights, exclude_weights)
+    reference = find_reference(source, repo, revision)
+    place = os.fspath(source) if reference is None and source is not None else reference
+    assert place is not None
+    with prepare(place, request, plugins, weights=not dry_run, progress=downloading) as prepared:
+        if provenance:
+            prepared = stamped(prepared, chosen.name, settings, matrix.sha256 if matrix else "")
         plan = prepared.planned.plan
         check_fallbacks(plan, allowed=not no_fallback)
+        check_template(plan, plugins)
         entry = plugins.writer("gguf")
-        shards = prepared.shards or _limited(plan, split_max_size, split_max_tensors)
-        target = _target(_output_path(output, plan, entry.suffix), plan, shards, entry)
+        shards = prepared.shards or limited(plan, split_max_size, split_max_tensors)
+        path = output_path(output, plan, entry.suffix)
+        target = target_for(path, plan, shards, entry)
+        everything, planned = target, prepared.planned
+        outputs = [Output(role=role_of(plan), plan=plan, target=target)]
+        if prepared.projector is not None:
+            other = prepared.projector.plan
+            named = output is not None and path == Path(output).expanduser()
+            beside = target_for(projector_path(path, other, entry.suffix, default=not named), other, (), entry)
+            everything, planned = joined(target, beside), together(prepared.planned, prepared.projector)
+            outputs.append(Output(role=role_of(other), plan=other, target=beside))
+        copies: tuple[Sidecar, ...] = ()
         try:
-            for path in target.paths:
+            for path in everything.paths:
                 check_output(path, prepared.folder, prepared.files, suffix=entry.suffix, force=force)
-            check_space(target.paths[0], plan)
+            check_space(everything.paths[0], planned.plan)
+            if sidecars:
+                copies = plan_sidecars(prepared.folder, everything.paths[0].parent, everything.paths, force=force)
         except (UsageError, WriteError) as error:
             if not dry_run:
                 raise
             log.warning("%s", error.message)
+        written = None
         if not dry_run:
-            _write(prepared.planned, target, plugins, workers, progress)
-    return Summary(
-        output=str(target.paths[0]),
-        files=tuple(str(path) for path in target.paths),
-        dry_run=dry_run,
-        plan=plan,
-        nbytes=plan.nbytes if dry_run else sum(path.stat().st_size for path in target.paths),
-        seconds=time.monotonic() - started,
-    )
+            facts = Facts(
+                prepared=prepared,
+                outputs=tuple(outputs),
+                everything=planned,
+                recipe=chosen.name,
+                settings=settings,
+                imatrix=matrix,
+                sidecars=copies,
+                threads=workers,
+            )
+            with recording(facts, receipt=receipt) as record:
+                _write(planned, everything, plugins, workers, progress, record)
+                written = record.finish()
 
+    def summary(target: Target, plan: Plan, projector: Summary | None = None) -> Summary:
+        return Summary(
+            output=str(target.paths[0]),
+            files=tuple(str(path) for path in target.paths),
+            dry_run=dry_run,
+            plan=plan,
+            nbytes=plan.nbytes if dry_run else sum(path.stat().st_size for path in target.paths),
+            seconds=time.monotonic() - started,
+            sidecars=() if target is not outputs[0].target else tuple(str(copy.target) for copy in copies),
+            receipt=None if written is None or target is not outputs[0].target else str(written),
+            projector=projector,
+        )
 
-class Target(Record, frozen=True, kw_only=True):
-    """Where a plan goes: the files, and how to open what writes them."""
-
-    paths: tuple[Path, ...]
-    open_writer: Callable[[], Writer]
-
-
-def _limited(plan: Plan, max_size: int | None, max_tensors: int | None) -> tuple[int, ...]:
-    """The shards that limits ask for; none when there is no limit, or everything fits into one file."""
-    if max_size is None and max_tensors is None:
-        return ()
-    counts = group_tensors(plan, max_size, max_tensors)
-    return counts if len(counts) > 1 else ()
-
-
-def _target(path: Path, plan: Plan, shards: Sequence[int], entry: WriterEntry) -> Target:
-    if not shards:
-        writer: type[Writer] = resolve(entry.writer)
-        return Target(paths=(path,), open_writer=lambda: writer(str(path), plan))
-    paths = shard_paths(path, len(shards), entry.suffix)
-    plans = cut_plan(plan, shards)
-    return Target(paths=paths, open_writer=lambda: ShardedWriter([str(one) for one in paths], plans))
+    return summary(target, plan, None if prepared.projector is None else summary(beside, prepared.projector.plan))
 
 
 def _write(
@@ -180,6 +223,7 @@ def _write(
     plugins: Plugins,
     workers: int,
     progress: Callable[[Plan, TensorPlan, int], None] | None,
+    record: Recording,
 ) -> None:
     from hf2q.convert.pipeline import stream
 
@@ -188,22 +232,9 @@ def _write(
         plan,
         planned.rows,
         plugins.codec,
-        target.open_writer,
+        lambda: record.open_writer(target.open_writer),
         threads=workers,
         importance=planned.importance,
         progress=None if progress is None else lambda tensor, written: progress(plan, tensor, written),
+        ready=record.ready,
     )
-
-
-def _output_path(output: str | os.PathLike[str] | None, plan: Plan, suffix: str) -> Path:
-    if output is not None and not os.fspath(output):
-        raise UsageError("the output is named by an empty text", hint="-o FILE names it; without -o it goes here")
-    try:
-        path = Path(output).expanduser() if output is not None else Path()
-    except RuntimeError as error:  # the home of a user that does not exist
-        raise WriteError(f"{output} cannot be written: {error}") from None
-    if output is not None and os.fspath(output).endswith("/") and not path.is_dir():
-        raise WriteError(f"{output} cannot be written: there is no such directory", hint="create it first")
-    if path.is_dir():
-        return path / f"{default_name(plan.metadata, plan.recipe)}{suffix}"
-    return path

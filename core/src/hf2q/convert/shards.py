@@ -2,42 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
 import msgspec
 
-from hf2q.errors import UsageError
+from hf2q.errors import UsageError, listing
 from hf2q.formats.gguf.encode import alignment_of
 from hf2q.formats.gguf.layout import padded, plan_offsets
 from hf2q.formats.gguf.shards import MAX_SHARDS, shard_path, split_fields
 from hf2q.types import Plan, TensorPlan
 
+log = logging.getLogger(__name__)
+
 
 def group_tensors(plan: Plan, max_size: int | None, max_tensors: int | None) -> tuple[int, ...]:
     """How many tensors go into each shard, so that none has more of them or more bytes of them than wanted.
 
-    Sizes are those of the tensors with their padding, without the header. Source: llama.cpp,
-    tools/gguf-split/gguf-split.cpp, `split_strategy`. Errors: UsageError for limits that cannot be kept.
+    Sizes are those of the tensors, without the header; a tensor that is larger alone gets a shard of its own. What
+    llama.cpp's converter writes it counts without the padding between tensors; gguf-split, which divides finished
+    files, with it. Source: llama.cpp, gguf-py/gguf/gguf_writer.py, `add_tensor_info`; tools/gguf-split/gguf-split.cpp,
+    `split_strategy`. Errors: UsageError for less than one tensor.
     """
     if max_tensors is not None and max_tensors < 1:
         raise UsageError(f"--split-max-tensors is {max_tensors}, expected at least 1")
-    alignment = alignment_of(plan.metadata)
+    converter = plan.via == plan.recipe  # the file is an intermediate of llama.cpp's pipeline itself
+    alignment = 1 if converter else alignment_of(plan.metadata)
     counts, size = [0], 0
+    larger = []
     for tensor in plan.tensors:
         own = padded(tensor.nbytes, alignment)
         if max_size is not None and own > max_size:
-            raise UsageError(
-                f"--split-max-size is {max_size:,} bytes, but {tensor.name} alone has {own:,}",
-                hint="a tensor is not divided between files; choose a larger size",
-            )
-        full = max_tensors is not None and counts[-1] == max_tensors
-        if full or (max_size is not None and size + own > max_size):
+            larger.append(f"{tensor.name} ({own:,})")
+        full = counts[-1] == max_tensors or (max_size is not None and size + own > max_size)
+        if counts[-1] and full:
             counts.append(0)
             size = 0
         counts[-1] += 1
         size += own
+    if larger:
+        log.warning(
+            "--split-max-size is %s bytes, and %d tensors are larger and get files of their own: %s",
+            f"{max_size:,}",
+            len(larger),
+            listing(larger, 3),
+        )
     return tuple(counts)
 
 

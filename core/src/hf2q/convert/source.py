@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hf2q.convert.origin import Origin
+from hf2q.convert.quantized import read_quantization
+from hf2q.convert.scaled import ScaledCheckpoint, expand_scales
 from hf2q.errors import ConfigError, MissingFileError, SourceError
 from hf2q.formats.safetensors import Checkpoint, open_checkpoint
 from hf2q.formats.strict_json import parse
@@ -17,11 +20,12 @@ MAX_CONFIG_BYTES = 16 << 20
 
 
 class Source(Record, frozen=True, kw_only=True):
-    """An opened checkpoint; `config` is the parsed ``config.json``, untouched."""
+    """An opened checkpoint; `config` is the parsed ``config.json``, untouched; `origin` None for a local directory."""
 
     directory: Path
     config: Mapping[str, Any]
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | ScaledCheckpoint
+    origin: Origin | None = None
 
     @property
     def hf_architecture(self) -> str:
@@ -47,7 +51,7 @@ def open_source(source: str) -> Source:
     """
     directory = _local_directory(source)
     config = read_config(directory)
-    _refuse_quantized(directory, config)
+    stated = read_quantization(directory, config)
     checkpoint = open_checkpoint(directory)
     mlx = [file for file, metadata in checkpoint.metadata.items() if metadata.get("format") == "mlx"]
     if mlx:
@@ -56,7 +60,7 @@ def open_source(source: str) -> Source:
             "convolutions transposed, MTP dropped) without saying which",
             hint="convert the checkpoint that the MLX model was made from",
         )
-    return Source(directory=directory, config=config, checkpoint=checkpoint)
+    return Source(directory=directory, config=config, checkpoint=expand_scales(checkpoint, stated))
 
 
 def read_config(directory: Path) -> Mapping[str, Any]:
@@ -92,23 +96,3 @@ def _local_directory(source: str) -> Path:
             hint=f"hf download {repo} --local-dir {repo.rpartition('/')[2]}",
         )
     raise MissingFileError(f"there is no directory {source}")
-
-
-def _refuse_quantized(directory: Path, config: Mapping[str, Any]) -> None:
-    text = config.get("text_config")
-    for place in (config, text if isinstance(text, Mapping) else {}):
-        for key in ("quantization_config", "quantization", "compression_config"):
-            found = place.get(key)
-            if found is None:
-                continue
-            method = found.get("quant_method") if isinstance(found, Mapping) else None
-            raise ConfigError(
-                f"{directory / 'config.json'} has {key}{f' ({method})' if method else ''}: the weights are quantized "
-                "already, and this form is not read",
-                hint="convert the unquantized checkpoint",
-            )
-    if (directory / "hf_quant_config.json").exists():
-        raise ConfigError(
-            f"{directory / 'hf_quant_config.json'} says that the weights are quantized already; this form is not read",
-            hint="convert the unquantized checkpoint",
-        )

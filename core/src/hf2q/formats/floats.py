@@ -4,7 +4,7 @@ The rounding of what is written here is the one of `gguf.quants` (F16, BF16) and
 ggml/src/ggml-impl.h): to nearest, ties to even, overflow to infinity, NaN stays NaN. bfloat16 has no numpy type and
 travels as uint16. Conversions take any shape and layout and give new C-contiguous arrays of the same shape.
 
-`encode_*` and `decode_*` are the kernels of core's codecs F32, F16 and BF16, with the signatures that
+`encode_*` and `decode_*` are the kernels of core's codecs F32, F16, BF16 and I32, with the signatures that
 `hf2q.codec.QuantCodec` asks for: x float32 (rows, columns), data and out uint8 (rows, bytes), all C-contiguous and
 checked by the caller. `importance` has no meaning for these types.
 """
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from hf2q.errors import EncodeError
 
 if TYPE_CHECKING:
     from hf2q.types import Bytes, Float32
@@ -96,3 +98,23 @@ def encode_bf16(x: Float32, out: Bytes, importance: Float32 | None) -> None:
 def decode_bf16(data: Bytes, out: Float32) -> None:
     """Exact."""
     np.left_shift(data.view(np.uint16), 16, out=out.view(np.uint32), dtype=np.uint32)
+
+
+EXACT_INTEGERS = 1 << 24
+"""Integers up to this magnitude pass through float32 exactly."""
+
+
+def encode_i32(x: Float32, out: Bytes, importance: Float32 | None) -> None:
+    """Whole numbers as int32. Errors: EncodeError for a value that is none, or that float32 may have rounded."""
+    whole = out.view(np.int32)
+    np.copyto(whole, np.clip(x, -EXACT_INTEGERS, EXACT_INTEGERS), casting="unsafe")
+    wrong = (whole != x) | (np.abs(x) >= EXACT_INTEGERS)
+    if wrong.any():
+        raise EncodeError(
+            f"a table of integers holds {x[wrong][0]}, expected whole numbers below {EXACT_INTEGERS} in magnitude"
+        )
+
+
+def decode_i32(data: Bytes, out: Float32) -> None:
+    """As float32; exact below 2^24 in magnitude."""
+    out[...] = data.view(np.int32)

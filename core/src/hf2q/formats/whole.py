@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hf2q.errors import WriteError
+from hf2q.formats.temporary import create_unfinished, hint_for
 
 
 def write_whole(path: str, parts: Iterable[bytes]) -> None:
@@ -17,24 +18,18 @@ def write_whole(path: str, parts: Iterable[bytes]) -> None:
     """
     try:
         target = Path(path).resolve()  # an output that is a link to another disk stays one
-        stem = os.fsdecode(os.fsencode(target.name)[:200])  # names of files end at 255 bytes
-        temporary = target.parent / f".{stem}.{os.getpid()}.tmp"
-        file = temporary.open("xb")
-    except FileExistsError:
-        raise WriteError(
-            f"{path} cannot be written: {temporary} exists already",
-            hint="if nothing else is writing there, delete that file",
-        ) from None
+        descriptor, temporary = create_unfinished(target)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle
-        raise WriteError(f"{path} cannot be written: {error}") from error
+        hint = hint_for(error) if isinstance(error, OSError) else None
+        raise WriteError(f"{path} cannot be written: {error}", hint=hint) from error
     try:
-        with file:
+        with os.fdopen(descriptor, "wb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(target)
+            temporary.replace(target)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise WriteError(f"{path} cannot be written: {error.strerror}") from error
+            raise WriteError(f"{path} cannot be written: {error.strerror}", hint=hint_for(error)) from error
         raise

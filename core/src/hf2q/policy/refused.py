@@ -67,7 +67,7 @@ REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
         "tq2_0": _TERNARY,
         "mxfp4_moe": (
             "MXFP4 is for weights that were published in it; made from others it loses more than mixes of its size",
-            "--quant q4_k_m; --tensor-type exps=mxfp4 gives the type to experts",
+            "--quant auto keeps it where it was published; --tensor-type exps=mxfp4 gives the type to experts",
         ),
         "iq1_s": _NO_CODEC,
         "iq1_m": _NO_CODEC,

@@ -18,7 +18,6 @@ from hf2q.serve.events import GenerateRequest, TokenEvent
 from hf2q.serve.generation import PREFILL_CHUNK, Generation
 from hf2q.serve.handle import Handle
 from hf2q.serve.model import Model
-from hf2q.serve.sampling import Sampler, SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -139,13 +138,8 @@ class Engine:
             self._fail(error)
 
     def _warm_up(self) -> None:
-        """Take both paths of the graph once, a prefill and a decode, so that the first request finds them ready.
-
-        Errors: Hf2qError when what comes out is no numbers: such a model can answer nobody.
-        """
-        sequence = self.model.sequence()
-        sequence.prefill([0, 0])
-        Sampler(SamplingParams(), (), self.model.n_vocab).sample(sequence.next_logits([0]))
+        """Errors: Hf2qError when what comes out is no numbers: such a model can answer nobody."""
+        self.model.warm_up()
         with self._condition:
             self._warm = True
             self._condition.notify_all()

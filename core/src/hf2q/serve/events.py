@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hf2q.errors import RequestError
 from hf2q.serve.sampling import SamplingParams, is_whole
 from hf2q.types import Record
+
+if TYPE_CHECKING:
+    from hf2q.backends.media import PlacedImage
+
+
+MOST_LOGPROBS = 20
+"""Of the likeliest tokens at each place; OpenAI's limit."""
 
 
 class GenerateRequest(Record, frozen=True, kw_only=True):
     """What to generate.
 
     prompt_ids    token ids, at least one
+    images        those that stand in for some of these, by their positions; see `hf2q.serve.vision.Vision.place`
     sampling      how to choose tokens
     max_tokens    most tokens to generate, the one that ends the generation included; None leaves it to the context
     stop          texts that end the generation; nothing of the one found is given out
     ignore_eos    go on after tokens that end a generation (their text is given out unless special)
     skip_special  leave the text of control tokens out
+    logprobs      give each token's log probability, and those of so many of the likeliest tokens (0 to 20); None: none.
+                  They are the model's own, whatever the sampling is
+    speculative   compute ahead on guesses of the model's draft head: the same answer, sooner where guesses are good
     id            for the log
 
     Errors: RequestError naming the field.
     """
 
     prompt_ids: tuple[int, ...]
+    images: tuple[PlacedImage, ...] = ()
     sampling: SamplingParams = SamplingParams()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     skip_special: bool = True
+    logprobs: int | None = None
+    speculative: bool = False
     id: str = ""
 
     def __post_init__(self) -> None:
@@ -39,6 +55,13 @@ class GenerateRequest(Record, frozen=True, kw_only=True):
             raise RequestError(
                 f"max_tokens is {limit!r:.60}, expected a whole number of at least 1", param="max_tokens"
             )
+        if self.logprobs is not None and not (is_whole(self.logprobs) and 0 <= self.logprobs <= MOST_LOGPROBS):
+            raise RequestError(
+                f"logprobs is {self.logprobs!r:.60}, expected a whole number from 0 to {MOST_LOGPROBS}",
+                param="logprobs",
+            )
+        if self.speculative and self.images:
+            raise RequestError("speculation is for prompts of text alone, not for images", param="speculative")
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise RequestError(f"a stop text is {text!r:.60}, expected text that is not empty", param="stop")
@@ -76,6 +99,17 @@ class Timings(Record, frozen=True, kw_only=True):
         return self.decode_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
 
+class Logprobs(Record, frozen=True, kw_only=True):
+    """What the model thought of one generated token: natural logarithms of probabilities, before any sampling setting.
+
+    logprob  of the token itself
+    top      the likeliest tokens and theirs, descending; the generated one need not be among them
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class TokenEvent(Record, frozen=True, kw_only=True):
     """One step of a generation.
 
@@ -85,6 +119,7 @@ class TokenEvent(Record, frozen=True, kw_only=True):
 
     text           text that became certain, often ""
     token          the token id, None in the last event
+    logprobs       of the token, where the request asked for them
     finish_reason  in the last event: "stop" (an end token or a stop text), "length" (max_tokens or the context) or
                    "cancelled"; else None
     usage, timings in the last event, else None
@@ -92,6 +127,13 @@ class TokenEvent(Record, frozen=True, kw_only=True):
 
     text: str = ""
     token: int | None = None
+    logprobs: Logprobs | None = None
     finish_reason: str | None = None
     usage: Usage | None = None
     timings: Timings | None = None
+
+
+class ChatEvent(TokenEvent, frozen=True, kw_only=True):
+    """As `TokenEvent`, of an answer in a dialogue: `text` is of the answer, `reasoning` of what led to it."""
+
+    reasoning: str = ""

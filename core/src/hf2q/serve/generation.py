@@ -10,13 +10,14 @@ import time
 from typing import TYPE_CHECKING
 
 from hf2q.errors import ContextLengthError
-from hf2q.serve.events import GenerateRequest, Timings, TokenEvent, Usage
-from hf2q.serve.sampling import Sampler
+from hf2q.serve.events import GenerateRequest, Logprobs, Timings, TokenEvent, Usage
+from hf2q.serve.sampling import Sampler, likeliest, log_probabilities
 from hf2q.serve.sequence import token_ids
 from hf2q.serve.text import TextStream
 
 if TYPE_CHECKING:
     from hf2q.serve.model import Model
+    from hf2q.types import Float32
 
 PREFILL_CHUNK = 512
 """Prompt tokens in one step."""
@@ -45,12 +46,13 @@ class Generation:
         token_ids(request.prompt_ids, model.n_vocab)
         self.request = request
         self.done = False
-        self._sampler = Sampler(request.sampling, request.prompt_ids, model.n_vocab)
+        never = model.tokenizer.suppressed_ids
+        self._sampler = Sampler(request.sampling, request.prompt_ids, model.n_vocab, never)
         self._text = TextStream(model.tokenizer.stream(skip_special=request.skip_special), request.stop)
         self._ends = frozenset[int]() if request.ignore_eos else model.end_ids
         room = model.context_length - len(request.prompt_ids)
         self._limit = room if request.max_tokens is None else min(request.max_tokens, room)
-        self._sequence = model.sequence()
+        self._sequence = model.speculative() if request.speculative else model.sequence(request.images)
         self._chunk = chunk
         self._generated = 0
         self._last = -1
@@ -63,21 +65,33 @@ class Generation:
         fed, prompt = self._sequence.position, self.request.prompt_ids
         if fed == 0:
             self._started = time.perf_counter()
-        if fed + self._chunk < len(prompt):
-            self._sequence.prefill(prompt[fed : fed + self._chunk])
+        stop = self._sequence.cut(fed + self._chunk)
+        if stop < len(prompt):
+            self._sequence.prefill(prompt[fed:stop])
             return []
         ids = prompt[fed:] if fed < len(prompt) else (self._last,)
-        token = self._sampler.sample(self._sequence.next_logits(ids))
+        logits = self._sequence.next_logits(ids)
+        token = self._sampler.sample(logits)
         self._generated += 1
         if self._generated == 1:
             self._first = time.perf_counter()
-        return self._take(token)
+        return self._take(token, self._logprobs(token, logits))
 
-    def _take(self, token: int) -> list[TokenEvent]:
+    def _logprobs(self, token: int, logits: Float32) -> Logprobs | None:
+        count = self.request.logprobs
+        if count is None:
+            return None
+        values = log_probabilities(logits)
+        return Logprobs(
+            logprob=float(values[token]),
+            top=tuple((other, float(values[other])) for other in likeliest(logits, count)),
+        )
+
+    def _take(self, token: int, logprobs: Logprobs | None) -> list[TokenEvent]:
         self._last = token
         if token in self._ends:
-            return [TokenEvent(token=token), self._end("stop")]
-        event = TokenEvent(token=token, text=self._text.push(token))
+            return [TokenEvent(token=token, logprobs=logprobs), self._end("stop")]
+        event = TokenEvent(token=token, text=self._text.push(token), logprobs=logprobs)
         if self._text.stopped:
             return [event, self._end("stop")]
         if self._generated >= self._limit:

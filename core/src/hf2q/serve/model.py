@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Several
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
 
 import numpy as np
 
-from hf2q.backends.graph import ForwardGraph
+from hf2q.backends.graph import DraftHead, EncoderGraph, ForwardGraph
 from hf2q.backends.ops import Ops
 from hf2q.errors import ContextLengthError, RequestError, UsageError
-from hf2q.serve.events import GenerateRequest, TokenEvent
+from hf2q.serve import pooling as pooled
+from hf2q.serve.embedding import CausalEncoder, Embedder
+from hf2q.serve.events import ChatEvent, GenerateRequest, TokenEvent
 from hf2q.serve.generation import PREFILL_CHUNK, Generation
-from hf2q.serve.sampling import SamplingParams
+from hf2q.serve.sampling import Sampler, SamplingParams
 from hf2q.serve.sequence import Sequence, TokenIds, token_ids
-from hf2q.types import ChatFormat, HParams
+from hf2q.serve.speculate import SpeculativeSequence
+from hf2q.types import ChatFormat, HParams, Task
 
 if TYPE_CHECKING:
+    from hf2q.backends.media import PlacedImage
     from hf2q.formats.tokenizer import Tokenizer
+    from hf2q.serve.chat import Chat
+    from hf2q.serve.chat.asking import MessageLike
+    from hf2q.serve.vision import ImageSource, Vision
     from hf2q.types import Float32
+
+
+WARM_UP_TOKENS = 10
+"""Of the prefill of a warm-up."""
 
 
 class Closeable(Protocol):
@@ -30,20 +42,40 @@ class Closeable(Protocol):
     def close(self) -> None: ...
 
 
+class GenerateSettings(TypedDict, total=False):
+    """The settings that `Model.chat` hands on to `Model.generate`, where they are explained."""
+
+    max_tokens: int | None
+    sampling: SamplingParams | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int | None
+    stop: str | Several[str]
+    ignore_eos: bool
+    logprobs: int | None
+    speculative: bool
+
+
 class Model:
     """A model that can be asked. Thread-safe: sequences are separate, and weights never change.
 
     path, name      the file, and its name without ``.gguf``
     arch            GGUF architecture
+    task            ``generate``: it continues texts; ``embed``: it is an encoder, which turns them into vectors
     hparams         the family's sizes
     metadata        the file's metadata, arrays read when asked for
     tokenizer       see `hf2q.formats.tokenizer.Tokenizer`
     context_length  most tokens of a sequence, prompt and answer together
     n_vocab         number of logits
+    parameters      number of weights in the file;  file_size  its bytes, of all shards
     backend         name of the backend it runs on
     end_ids         token ids that end a generation
     chat_template   the file's Jinja template, or None
     chat_format     how the family marks reasoning and ends turns, or None
+    vision          the tower by which it sees, or None
+    draft           the head that guesses tokens ahead, or None
     """
 
     def __init__(
@@ -55,40 +87,81 @@ class Model:
         metadata: Mapping[str, Any],
         tokenizer: Tokenizer,
         context_length: int,
-        graph: ForwardGraph,
+        graph: ForwardGraph | EncoderGraph,
         ops: Ops,
+        task: Task = "generate",
         chat_format: ChatFormat | None = None,
+        vision: Vision | None = None,
+        draft: DraftHead | None = None,
         file: Closeable | None = None,
+        parameters: int = 0,
+        file_size: int = 0,
     ) -> None:
         """Put a model together; `hf2q.serve.load.load` does it from a file, which `close` lets go."""
         self.path = Path(path)
         self.name = self.path.name.removesuffix(".gguf") or self.path.name
         self.arch = arch
+        self.task = task
         self.hparams = hparams
         self.metadata = metadata
         self.tokenizer = tokenizer
         self.context_length = context_length
         self.n_vocab = graph.n_vocab
+        self.parameters, self.file_size = parameters, file_size
         self.backend = ops.name
         template = metadata.get("tokenizer.chat_template")
         self.chat_template: str | None = template if isinstance(template, str) and template else None
         self.chat_format = chat_format
+        self.vision = vision
+        self.draft = draft
         turn_ends = chat_format.end_of_turn if chat_format is not None else ()
         ids = (tokenizer.id_of(text) for text in turn_ends)
         self.end_ids = frozenset(tokenizer.eos_ids) | {token for token in ids if token is not None}
         self._graph = graph
         self._ops = ops
         self._file = file
+        self._lock = threading.Lock()
+        self._chat: Chat | None = None
 
-    def sequence(self) -> Sequence:
-        """A new, empty sequence: token ids in, logits out."""
-        return Sequence(self._graph, self._ops)
+    def sequence(self, images: Several[PlacedImage] = ()) -> Sequence:
+        """A new, empty sequence: token ids in, logits out. Errors: UsageError for an encoder.
+
+        `images` stand in for the tokens that will be fed at the positions they name.
+        """
+        return Sequence(self._generating(), self._ops, images=images)
+
+    def speculative(self) -> SpeculativeSequence:
+        """A new, empty sequence that computes ahead on guesses of the draft head.
+
+        Errors: UsageError for an encoder, and for a model that was loaded without its draft head.
+        """
+        graph = self._generating()
+        if self.draft is None:
+            raise UsageError(
+                f"{self.path} was loaded without its draft head, so it cannot speculate",
+                hint="load it with draft=True (hf2q generate --speculative)",
+            )
+        return SpeculativeSequence(graph, self.draft, self._ops, limit=self.context_length)
+
+    def warm_up(self) -> None:
+        """Run the model once, one token alone and then ten together, on a sequence that is dropped.
+
+        Afterwards kernels are compiled and weights are in memory, so the first request is as fast as others.
+        Errors: UsageError for an encoder; Hf2qError when logits are no finite numbers: such a model can answer nobody.
+        """
+        sequence = self.sequence()
+        logits = sequence.next_logits([0])
+        Sampler(SamplingParams(), (), self.n_vocab).sample(logits)
+        sequence = self.sequence()
+        sequence.prefill([0] * min(WARM_UP_TOKENS, self.context_length))
 
     def logits(self, ids: TokenIds) -> Float32:
         """Logits float32 (T, V) after each of the T token ids: a list, or an integer array.
 
-        Errors: ContextLengthError for more ids than the context holds, RequestError for ids outside the vocabulary.
+        Errors: ContextLengthError for more ids than the context holds, RequestError for ids outside the vocabulary,
+        UsageError for an encoder.
         """
+        self._generating()
         checked = token_ids(ids, self.n_vocab)
         count = len(checked)
         if count > self.context_length:
@@ -106,6 +179,7 @@ class Model:
         self,
         prompt: str | TokenIds,
         *,
+        images: Several[ImageSource] = (),
         max_tokens: int | None = None,
         sampling: SamplingParams | None = None,
         temperature: float | None = None,
@@ -115,31 +189,137 @@ class Model:
         seed: int | None = None,
         stop: str | Several[str] = (),
         ignore_eos: bool = False,
+        logprobs: int | None = None,
+        speculative: bool = False,
     ) -> Iterator[TokenEvent]:
         """Generate from a text (special tokens in it are read as such) or token ids, yielding events as they come.
 
         prompt       no chat template is applied; a text gets BOS where the file asks for it, and never EOS
+        images       files, bytes of files or RGB pixels uint8 (height, width, 3), which the prompt has places for:
+                     one token each (``<|image_pad|>``; the model's own is `vision`'s `placeholder`)
         max_tokens   most tokens to generate; None leaves it to the context
         sampling     all sampling settings; or give some of temperature, top_k, top_p, min_p and seed, see
                      `SamplingParams` (the default is greedy)
         stop         texts that end the generation
         ignore_eos   go on after tokens that end a generation
+        logprobs     give log probabilities with each token, see `GenerateRequest`
+        speculative  compute ahead on guesses of the draft head, see `hf2q.serve.speculate`
 
         The joined texts of the events are the answer; the last event says why it ended. Errors: RequestError and
-        ContextLengthError at once, before the first event is asked for.
+        ContextLengthError at once, before the first event is asked for; UsageError for an encoder.
         """
+        self._generating()
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
         fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if sampling is not None and fields:
             raise UsageError(f"give either sampling or single settings, not both: {', '.join(fields)}")
+        ids = self._prompt_ids(prompt)
+        ids, placed = self._seeing().place(ids, images) if images else (ids, ())
         request = GenerateRequest(
-            prompt_ids=self._prompt_ids(prompt),
+            prompt_ids=ids,
+            images=placed,
             sampling=SamplingParams(**fields) if sampling is None else sampling,
             max_tokens=max_tokens,
-            stop=_texts(stop),
+            stop=_texts(stop, "stop"),
             ignore_eos=ignore_eos,
+            logprobs=logprobs,
+            speculative=speculative,
         )
         return _events(Generation(self, request))
+
+    def chat(
+        self,
+        messages: Several[MessageLike],
+        *,
+        images: Several[ImageSource] = (),
+        template_options: Mapping[str, Any] | None = None,
+        **settings: Unpack[GenerateSettings],
+    ) -> Iterator[ChatEvent]:
+        """Answer in a dialogue, by the chat template of the model file, yielding events as they come.
+
+        messages          the dialogue so far: mappings with ``role`` and ``content`` (a text or a list of texts), or
+                          `hf2q.serve.chat.Message`
+        images            those in the messages, in order; a message says with ``images`` how many come before its
+                          text, else all belong to the last one
+        template_options  variables of the template (``enable_thinking`` …)
+        settings          as those of `generate`
+
+        The joined `text` of the events is the answer, the joined `reasoning` what led to it, where the family marks
+        that. Errors: as `generate`; RequestError for messages that the template refuses, and for a file without one.
+        """
+        from hf2q.serve.chat.asking import messages_of, split
+
+        self._generating()
+        chat = self._dialogue()
+        prompt = chat.prompt(messages_of(messages, len(images)), template_options)
+        ids = self.tokenizer.encode(prompt.text, add_bos=False)  # the template writes BOS where the model wants it
+        return split(self.generate(ids, images=images, **settings), chat.splitter(prompt))
+
+    def _dialogue(self) -> Chat:
+        from hf2q.serve.chat import open_chat
+
+        with self._lock:
+            if self._chat is None:
+                self._chat = open_chat(self)
+            return self._chat
+
+    def embed(
+        self,
+        texts: str | Several[str],
+        *,
+        pooling: str | None = None,
+        normalize: bool = True,
+        truncate: bool = False,
+    ) -> Float32:
+        """One vector for each of N texts: float32 (N, C). A prefix that the model wants is the caller's to write.
+
+        pooling    ``mean``, ``cls`` or ``last``, how the vectors of tokens become one; default: as the file states
+        normalize  give every vector length 1, so that a dot product is a cosine
+        truncate   cut texts that the context does not hold, instead of refusing them
+
+        Errors: UsageError for a model that generates, unless its file states a pooling, and for an encoder whose file
+        states none when the caller does not either; ContextLengthError with both numbers; RequestError for no texts.
+        """
+        embedder = self.embedder()
+        embedder.chosen(pooling)
+        tokens = [embedder.tokens(text, truncate=truncate) for text in _texts(texts, "input")]
+        return embedder.vectors(tokens, pooling=pooling, normalize=normalize)
+
+    def embedder(self) -> Embedder:
+        """What `embed` works with, step by step: token ids of texts, vectors or hidden states of ids.
+
+        Errors: UsageError for a model that generates, unless its file states a pooling.
+        """
+        key = f"{self.arch}.pooling_type"
+        stated = pooled.stated(self.metadata, self.arch)
+        if self.task == "embed":
+            encoder = cast("EncoderGraph", self._graph)
+        elif stated is not None:
+            encoder = CausalEncoder(self._generating())
+        else:
+            raise UsageError(
+                f"{self.path} generates text and was not made to embed it ({key} is missing)",
+                hint="take an embedding model",
+            )
+        return Embedder(
+            encoder, self._ops, self.tokenizer, context_length=self.context_length, pooling=stated, pooling_key=key
+        )
+
+    def _generating(self) -> ForwardGraph:
+        if self.task != "generate":
+            raise UsageError(
+                f"{self.path} is an embedding model ({self.arch}): it gives vectors, and generates no text",
+                hint="hf2q embed, or Model.embed from Python",
+            )
+        return cast("ForwardGraph", self._graph)
+
+    def _seeing(self) -> Vision:
+        if self.vision is None:
+            raise UsageError(
+                f"{self.path} was loaded without its projector, so it cannot take images",
+                hint="give it as mmproj (--mmproj); hf2q convert --mmproj writes it beside the text model",
+            )
+        return self.vision
 
     def _prompt_ids(self, prompt: str | TokenIds) -> tuple[int, ...]:
         if isinstance(prompt, str):
@@ -149,6 +329,10 @@ class Model:
 
     def close(self) -> None:
         """Let the file go. Metadata that was not read yet cannot be read any more; the model runs on."""
+        with self._lock:
+            chat, self._chat = self._chat, None
+        if chat is not None:
+            chat.close()
         if self._file is not None:
             self._file.close()
 
@@ -161,12 +345,12 @@ class Model:
         self.close()
 
 
-def _texts(stop: str | Several[str]) -> tuple[str, ...]:
-    if isinstance(stop, str):
-        return (stop,)
-    if not isinstance(stop, list | tuple):
-        raise RequestError(f"stop is {stop!r:.60}, expected a text or a list of texts", param="stop")
-    return tuple(stop)
+def _texts(given: str | Several[str], param: str) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, list | tuple) or not all(isinstance(text, str) for text in given):
+        raise RequestError(f"{param} is {given!r:.60}, expected a text or a list of texts", param=param)
+    return tuple(given)
 
 
 def _events(generation: Generation) -> Iterator[TokenEvent]:

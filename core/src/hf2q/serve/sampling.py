@@ -3,17 +3,17 @@
 Order, as in llama.cpp's default chain (common/sampling.cpp; llama_sampler_* in src/llama-sampling.cpp):
 
     logit_bias → repetition, frequency and presence penalties → [temperature 0: the best, and done]
-    → top_k → top_p → min_p → temperature → draw
+    → top_k → typical_p → top_p → min_p → temperature → draw
 
-So top_p and min_p judge probabilities before temperature. The draw of step n depends on the seed and n alone: not on
-other requests, threads or time.
+So typical_p, top_p and min_p judge probabilities before temperature. The draw of step n depends on the seed and n
+alone: not on other requests, threads or time.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ class SamplingParams(Record, frozen=True, kw_only=True):
 
     temperature         logits are divided by it; 0 takes the best token, the lowest id among equals
     top_k               keep the k best tokens; 0 keeps all
+    typical_p           keep the fewest tokens whose probabilities exceed p together, those first whose information
+                        (-log probability) is nearest to the mean of all (Meister et al., arXiv 2202.00666); 1 keeps all
     top_p               keep the fewest best tokens whose probabilities reach p together; 1 keeps all
     min_p               keep tokens at least p times as probable as the best; 0 keeps all
     seed                fixes every draw; None draws a fresh one for each request
@@ -54,6 +56,7 @@ class SamplingParams(Record, frozen=True, kw_only=True):
 
     temperature: float = 0.0
     top_k: int = 0
+    typical_p: float = 1.0
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
@@ -66,6 +69,7 @@ class SamplingParams(Record, frozen=True, kw_only=True):
         _bounded("temperature", self.temperature, 0, math.inf)
         _whole("top_k", self.top_k)
         _bounded("top_k", self.top_k, 0, math.inf)
+        _bounded("typical_p", self.typical_p, 0, 1)
         _bounded("top_p", self.top_p, 0, 1)
         _bounded("min_p", self.min_p, 0, 1)
         if self.seed is not None:
@@ -121,9 +125,15 @@ def uniform(seed: int, step: int) -> float:
 class Sampler:
     """Chooses the tokens of one sequence, one call of `sample` for each."""
 
-    def __init__(self, params: SamplingParams, prompt: Iterable[int], n_vocab: int) -> None:
-        """Errors: RequestError when `logit_bias` names a token outside the vocabulary."""
+    def __init__(
+        self, params: SamplingParams, prompt: Iterable[int], n_vocab: int, suppressed: Collection[int] = ()
+    ) -> None:
+        """`suppressed` tokens of the vocabulary are never chosen, whatever is asked for.
+
+        Errors: RequestError when `logit_bias` names a token outside the vocabulary.
+        """
         self.params = params
+        self._suppressed = sorted(suppressed)
         self.step = 0
         self._seed = secrets.randbits(64) if params.seed is None else int(params.seed)  # numpy's would overflow
         self._counts: dict[int, int] = {}
@@ -158,7 +168,7 @@ class Sampler:
 
         p = self.params
         penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
-        if not (penalised or p.logit_bias):
+        if not (penalised or p.logit_bias or self._suppressed):
             return logits
         logits = logits.copy()
         if p.logit_bias:
@@ -171,6 +181,8 @@ class Sampler:
             tokens = np.fromiter(self._counts, np.int64, len(self._counts))
             counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
             logits[tokens] -= counts * np.float32(p.frequency_penalty) + np.float32(p.presence_penalty)
+        if self._suppressed:
+            logits[self._suppressed] = -np.inf
         return logits
 
     def _draw(self, logits: Float32) -> int:
@@ -180,6 +192,8 @@ class Sampler:
         tokens = None  # candidates in descending order, or None for all in the order of their ids
         if 0 < p.top_k < len(logits):
             tokens = _best(logits, p.top_k)
+        if p.typical_p < 1:
+            tokens = _typical(logits, tokens, p.typical_p)
         if p.top_p < 1:
             if tokens is None:
                 near = np.flatnonzero(logits >= logits.max() - NEGLIGIBLE)
@@ -203,6 +217,40 @@ def _weights(logits: Float32, temperature: float) -> Any:
 
     wide = logits.astype(np.float64)
     return np.exp((wide - wide.max()) / temperature)
+
+
+def _typical(logits: Float32, tokens: Any, typical_p: float) -> Any:
+    """Of the candidates `tokens` (None for all) the locally typical, in the order of descending logits.
+
+    Source: llama.cpp, src/llama-sampler.cpp, llama_sampler_typical_apply; tokens without probability are left out.
+    """
+    import numpy as np
+
+    if tokens is None:
+        tokens = np.flatnonzero(logits >= logits.max() - NEGLIGIBLE)
+        tokens = tokens[np.argsort(-logits[tokens], kind="stable")]
+    weights = _weights(logits[tokens], 1.0)
+    probabilities = weights[weights > 0] / weights.sum()
+    information = -np.log(probabilities)
+    mean = float((probabilities * information).sum())
+    order = np.argsort(np.abs(information - mean), kind="stable")
+    sums = np.cumsum(probabilities[order])
+    kept = order[: int(np.searchsorted(sums, typical_p, side="right")) + 1]
+    return tokens[np.sort(kept)]
+
+
+def log_probabilities(logits: Float32) -> Any:
+    """The natural logarithms of the probabilities that logits (V,) stand for: float64 (V,)."""
+    import numpy as np
+
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    return wide - np.log(np.exp(wide).sum())
+
+
+def likeliest(logits: Float32, k: int) -> list[int]:
+    """Ids of the k largest logits, descending; among equals the lower id goes first."""
+    return [int(token) for token in _best(logits, min(k, len(logits)))] if k else []
 
 
 def _best(logits: Float32, k: int) -> Any:

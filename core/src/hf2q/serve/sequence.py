@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hf2q.backends.cache import Cache
-from hf2q.backends.graph import ForwardGraph
+from hf2q.backends.graph import ForwardGraph, SeeingGraph
+from hf2q.backends.media import PlacedImage
 from hf2q.backends.ops import Array, Ops
 from hf2q.errors import RequestError
 
@@ -45,9 +46,13 @@ class Sequence:
     Everything is computed before a call returns. After an error its state is undefined: drop it.
     """
 
-    def __init__(self, graph: ForwardGraph, ops: Ops, cache: Cache | None = None) -> None:
+    def __init__(
+        self, graph: ForwardGraph, ops: Ops, cache: Cache | None = None, images: Ids[PlacedImage] = ()
+    ) -> None:
+        """`images` stand in for tokens at the positions that they name, when these are fed."""
         self._graph = graph
         self._ops = ops
+        self._images = tuple(images)
         self._cache = graph.new_cache() if cache is None else cache
 
     @property
@@ -57,18 +62,31 @@ class Sequence:
 
     def prefill(self, ids: TokenIds) -> None:
         """Feed tokens whose logits nobody needs."""
-        self._graph.hidden(self._batch(ids), self._cache)
+        self._hidden(ids)
         self._ops.eval(*self._cache.arrays())
 
     def next_logits(self, ids: TokenIds) -> Float32:
         """Feed tokens; logits float32 (V,) for the token after them."""
-        hidden = self._graph.hidden(self._batch(ids), self._cache)
+        hidden = self._hidden(ids)
         logits: Float32 = self._computed(hidden[:, -1:])[0]
         return logits
 
     def all_logits(self, ids: TokenIds) -> Float32:
         """Feed tokens; logits float32 (T, V) after each of them."""
-        return self._computed(self._graph.hidden(self._batch(ids), self._cache))
+        return self._computed(self._hidden(ids))
+
+    def cut(self, position: int) -> int:
+        """Where to cut the tokens to feed, at `position` or behind it: some graphs take images as a whole only."""
+        if not any(image.place < position < image.end for image in self._images):
+            return position
+        if not cast("SeeingGraph", self._graph).whole_images:
+            return position
+        return next(image.end for image in self._images if image.place < position < image.end)
+
+    def _hidden(self, ids: TokenIds) -> Array:
+        if not self._images:
+            return self._graph.hidden(self._batch(ids), [self._cache])
+        return cast("SeeingGraph", self._graph).hidden(self._batch(ids), [self._cache], [self._images])
 
     def _computed(self, hidden: Array) -> Float32:
         logits = self._graph.head(hidden)
@@ -85,4 +103,26 @@ class Sequence:
 
     def copy(self) -> Sequence:
         """An independent sequence in the same state."""
-        return Sequence(self._graph, self._ops, self._cache.copy())
+        return Sequence(self._graph, self._ops, self._cache.copy(), self._images)
+
+
+def next_logits_together(sequences: Ids[Sequence], ids: TokenIds) -> Float32:
+    """Feed one token to each of B sequences of one model, of any lengths, at once: logits float32 (B, V) after them.
+
+    The same as feeding them one after the other, in less time: weights are read once. Errors: RequestError for another
+    number of ids.
+    """
+    first = sequences[0]
+    checked = token_ids(ids, first._graph.n_vocab)
+    if len(checked) != len(sequences):
+        raise RequestError(f"expected a token for each of {len(sequences)} sequences, found {len(checked)}")
+    graph, ops, caches = first._graph, first._ops, [sequence._cache for sequence in sequences]
+    if any(sequence._images for sequence in sequences):
+        media = [sequence._images for sequence in sequences]
+        hidden = cast("SeeingGraph", graph).hidden(checked[:, None], caches, media)
+    else:
+        hidden = graph.hidden(checked[:, None], caches)
+    logits = graph.head(hidden)
+    ops.eval(logits, *(array for cache in caches for array in cache.arrays()))
+    values: Float32 = ops.to_numpy(logits)[:, 0]
+    return values

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llvmlite import binding
@@ -21,6 +22,10 @@ from hf2q.errors import UsageError
 
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 """What the 16-lane path needs: `dot` multiplies 16-bit lanes (BW), the others come with every CPU that has BW."""
+
+ISA_VARIABLE = "HF2Q_CPU_ISA"
+"""Forces a way of the cpu backend, and with it a width; see `hf2q.backends.cpu.isa`."""
+ISA_LANES = {"amx": 16, "avx512": 16, "avx2": 8, "generic": 4}
 
 FORCED = {
     8: ("x86-64-v3", frozenset({"avx", "avx2", "f16c", "fma", "ssse3", "sse4.1", "sse4.2"})),
@@ -39,8 +44,8 @@ class Machine:
     cpu: str | None = None
 
 
-def choose(forced: str | None, architecture: str, host: frozenset[str]) -> Machine:
-    """The widest path of a CPU with the features `host`, or the `forced` one.
+def choose(forced: str | None, architecture: str, host: frozenset[str], variable: str = "HF2Q_SIMD_LANES") -> Machine:
+    """The widest path of a CPU with the features `host`, or the `forced` one, which came from `variable`.
 
     `architecture` is `platform.machine()`. Errors: UsageError for a forced width that is not 16, 8 or 4, or that this
     machine cannot run.
@@ -56,13 +61,27 @@ def choose(forced: str | None, architecture: str, host: frozenset[str]) -> Machi
     lanes = int(forced)
     if lanes > widest:
         raise UsageError(
-            f"HF2Q_SIMD_LANES is {lanes}, but this machine ({architecture}) has at most {widest} float32 lanes",
-            hint=f"set HF2Q_SIMD_LANES to {widest} or less, or unset it",
+            f"{variable} wants {lanes} float32 lanes, but this machine ({architecture}) has at most {widest}",
+            hint=f"set HF2Q_SIMD_LANES to {widest} or less, or unset {variable}",
         )
     if lanes == widest:
         return Machine(widest, host, x86)
     cpu, features = FORCED[lanes]
     return Machine(lanes, features, x86, cpu)
+
+
+def forced_by(environment: Mapping[str, str]) -> tuple[str | None, str]:
+    """The width that the environment forces, if any, and the variable that does.
+
+    Errors: UsageError when the two variables contradict each other. An unknown way is the cpu backend's to refuse.
+    """
+    lanes, way = environment.get("HF2Q_SIMD_LANES"), environment.get(ISA_VARIABLE, "")
+    if way not in ISA_LANES:
+        return lanes, "HF2Q_SIMD_LANES"
+    wanted = str(ISA_LANES[way])
+    if lanes and lanes != wanted:
+        raise UsageError(f"{ISA_VARIABLE}={way} takes {wanted} lanes, HF2Q_SIMD_LANES is {lanes}", hint="unset one")
+    return wanted, ISA_VARIABLE
 
 
 def setup() -> Machine:
@@ -77,7 +96,8 @@ def setup() -> Machine:
             hint="unset both; HF2Q_SIMD_LANES=8 or 4 makes hf2q compile for an older CPU",
         )
     host = frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
-    machine = choose(os.environ.get("HF2Q_SIMD_LANES"), platform.machine(), host)
+    forced, variable = forced_by(os.environ)
+    machine = choose(forced, platform.machine(), host, variable)
     if machine.cpu is not None:
         config.CPU_NAME, config.CPU_FEATURES = machine.cpu, ""
     return machine

@@ -5,11 +5,13 @@
     class TestQ3K(CodecContract):
         plugin, name = "mine", "Q3_K"
 
-`ArchContract`, `CodecContract`, `WriterContract`, `GraphContract` and `TokenizerContract` are classes for pytest to
-collect; each says in its docstring which attributes a subclass sets. Kept in the plugin's module ``hf2q_contract``,
-they are also what ``hf2q plugins check DIST`` runs (see `hf2q.testing.checking`).
+`ArchContract`, `ProjectorContract`, `CodecContract`, `WriterContract`, `GraphContract`, `EncoderContract` and
+`TokenizerContract` are classes for pytest to collect; each says in its docstring which attributes a subclass sets. Kept
+in the plugin's module ``hf2q_contract``, they are also what ``hf2q plugins check DIST`` runs (see
+`hf2q.testing.checking`).
 
-    contract   what the suites share          arch, codec, graph, tokenizer, writer   the suites
+    contract   what the suites share          arch, projector, codec, graph, encoder, tokenizer, writer   the suites
+    family, catalog, forward   what some of them share besides
     checkpoints  tiny random checkpoints      verdicts       a suite as a function: which checks fail
     scripted   a model that says what it is told             distributions, fixtures   for tests of all kinds
 
@@ -24,8 +26,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hf2q.testing.arch import ArchContract
     from hf2q.testing.codec import CodecContract
+    from hf2q.testing.encoder import EncoderContract
     from hf2q.testing.fixtures import fixtures_dir, require_fixture
     from hf2q.testing.graph import GraphContract
+    from hf2q.testing.projector import ProjectorContract
     from hf2q.testing.scripted import ScriptedGraph
     from hf2q.testing.tokenizer import TokenizerContract
     from hf2q.testing.writer import WriterContract
@@ -33,7 +37,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ArchContract",
     "CodecContract",
+    "EncoderContract",
     "GraphContract",
+    "ProjectorContract",
     "TokenizerContract",
     "WriterContract",
     "ScriptedGraph",
@@ -44,7 +50,9 @@ __all__ = [
 _HOMES = {
     "ArchContract": "arch",
     "CodecContract": "codec",
+    "EncoderContract": "encoder",
     "GraphContract": "graph",
+    "ProjectorContract": "projector",
     "TokenizerContract": "tokenizer",
     "WriterContract": "writer",
     "ScriptedGraph": "scripted",

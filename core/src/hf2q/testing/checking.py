@@ -22,14 +22,30 @@ import pytest
 
 from hf2q.discovery import normalized
 from hf2q.plugins import PluginInfo, Plugins
-from hf2q.testing.arch import ArchContract, FamilyContract
+from hf2q.testing.arch import ArchContract
+from hf2q.testing.catalog import CatalogContract
 from hf2q.testing.codec import CodecContract
 from hf2q.testing.contract import NOT_CHECKED, Contract
+from hf2q.testing.encoder import EncoderContract
+from hf2q.testing.family import FamilyContract
+from hf2q.testing.forward import ForwardContract
 from hf2q.testing.graph import GraphContract
+from hf2q.testing.projector import ProjectorContract
 from hf2q.testing.tokenizer import TokenizerContract
 from hf2q.testing.writer import WriterContract
 
-BASES = (ArchContract, CodecContract, GraphContract, TokenizerContract, WriterContract, FamilyContract)
+BASES = (
+    ArchContract,
+    ProjectorContract,
+    CodecContract,
+    GraphContract,
+    EncoderContract,
+    TokenizerContract,
+    WriterContract,
+    CatalogContract,
+    ForwardContract,
+    FamilyContract,
+)
 KINDS: dict[str, tuple[type[Contract], ...]] = {
     "arch": (ArchContract, TokenizerContract),
     "graph": (GraphContract,),
@@ -45,15 +61,16 @@ def suites(dist: str) -> dict[str, type[Contract]]:
     Errors: PluginLoadError when it is not installed.
     """
     wanted = normalized(dist)
+    plugins = Plugins.load(only=[dist])
     infos = [
         info
-        for info in Plugins.load(only=[dist]).infos
+        for info in plugins.infos
         if info.status == "loaded" and wanted in (normalized(info.name), normalized(info.distribution))
     ]
     found: dict[str, type[Contract]] = {}
     for info in infos:
         own = list(authored(info))
-        for cls in [*own, *generated(info, own)]:
+        for cls in [*own, *generated(info, own, plugins)]:
             found[f"Test{len(found):02}{cls.__name__}"] = cls
     if not found:  # nothing that has a suite of its own
         found["TestPlugin"] = type("Plugin", (Contract,), {"plugin": dist})
@@ -73,7 +90,7 @@ def authored(info: PluginInfo) -> Iterator[type[Contract]]:
             yield value
 
 
-def generated(info: PluginInfo, own: list[type[Contract]]) -> Iterator[type[Contract]]:
+def generated(info: PluginInfo, own: list[type[Contract]], plugins: Plugins) -> Iterator[type[Contract]]:
     """Suites for what `own` is not about. Those of a family borrow the configuration of another about it."""
     plugin = "builtin" if info.name == "builtin" else info.distribution
     for kind, bases in KINDS.items():
@@ -81,7 +98,8 @@ def generated(info: PluginInfo, own: list[type[Contract]]) -> Iterator[type[Cont
         if kind == "arch" and "tensor catalog" not in info.provides:
             continue  # it says whose files these are, and no more yet
         for name in info.provides.get(kind, ()):
-            for base in bases:
+            encoder = kind == "graph" and name in plugins.graphs and plugins.graph(name).task == "embed"
+            for base in (EncoderContract,) if encoder else bases:
                 if any(issubclass(cls, base) and getattr(cls, attribute) == name for cls in own):
                     continue
                 fields: dict[str, Any] = {"plugin": plugin, attribute: name}
@@ -89,6 +107,11 @@ def generated(info: PluginInfo, own: list[type[Contract]]) -> Iterator[type[Cont
                 if near and issubclass(base, FamilyContract):
                     fields |= {key: getattr(near[0], key) for key in ("config", "shapes", "leave_out", "mtp")}
                 yield type(f"{base.__name__}_{name}", (base,), fields)
+    for name in info.provides.get("projector", ()):
+        families = [entry.arch for entry in Plugins.load(only=[plugin]).archs if entry.projector == name]
+        if not any(issubclass(cls, ProjectorContract) and cls.arch in families for cls in own):
+            fields = {"plugin": plugin, "arch": families[0] if families else ""}
+            yield type(f"ProjectorContract_{name}", (ProjectorContract,), fields)
 
 
 def subject(cls: type[Contract]) -> str:

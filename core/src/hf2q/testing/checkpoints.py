@@ -22,6 +22,7 @@ import numpy as np
 
 from hf2q.errors import UsageError
 from hf2q.formats.tokenizer.alphabet import CHAR_OF_BYTE
+from hf2q.testing.tiny_tokenizers import write_bert_tokenizer, write_gemma4_tokenizer
 from hf2q.types import (
     ArchEntry,
     HParams,
@@ -50,9 +51,11 @@ class TinyCheckpoint:
     shapes   shapes, in the catalog's symbols, of checkpoint tensors that a transform changes, by the name in the rule
              (``layers.{i}.conv1d.weight``); without it a tensor has the shape of what it becomes, an expert that
              without its first size
-    leave_out  names of rules (GGUF names) whose tensors the checkpoint lacks; ``output.weight`` is left out by itself
-             when the config ties the embeddings
+    leave_out  names of rules (GGUF names), or of single tensors (``blk.3.attn_v.weight``), which the checkpoint
+             lacks; ``output.weight`` is left out by itself when the config ties the embeddings
     mtp      whether it has MTP blocks
+    projector  whether it is the tower of the arch's projector and nothing else; `config` holds the image processor's
+             settings too, under ``preprocessor_config``, which is written as a file of its own, without a tokenizer
     """
 
     def __init__(
@@ -64,18 +67,23 @@ class TinyCheckpoint:
         shapes: Shapes | None = None,
         leave_out: Collection[str] = (),
         mtp: bool = False,
+        projector: bool = False,
         seed: int = 0,
     ) -> None:
         self.entry: ArchEntry = plugins.arch(arch)
-        self.catalog: TensorCatalog = plugins.catalog(self.entry.catalog)
+        described = plugins.projector(self.entry.projector) if projector else self.entry
+        self.projector = projector
+        self.catalog: TensorCatalog = plugins.catalog(described.catalog)
+        self.kind: type[HParams] = resolve(described.hparams)
         self.config = {"architectures": [self.entry.hf_architectures[0]], **config}
         self.shapes = dict(shapes or {})
         self.leave_out = {*leave_out, *(["output.weight"] if self._tied() else [])}
         self.seed = seed
-        make = resolve(self.entry.hparams).from_config
+        make = self.kind.from_config
         # families may look at tensor names to see what a checkpoint has: those that do not depend on sizes come first
         self.hparams: HParams = make(self.config, [_info(name, ()) for name in self._outer_names(mtp)], mtp=mtp)
-        self.specs = tuple(spec for spec in self.catalog.expand(self.hparams) if spec.rule.name not in self.leave_out)
+        expanded = self.catalog.expand(self.hparams)
+        self.specs = tuple(spec for spec in expanded if not {spec.name, spec.rule.name} & self.leave_out)
         self.tensors = {name: shape for spec in self.specs for name, shape in self._inputs(spec)}
         again: HParams = make(self.config, self.infos(), mtp=mtp)
         if again != self.hparams:
@@ -86,14 +94,25 @@ class TinyCheckpoint:
         return [_info(name, shape) for name, shape in sorted(self.tensors.items())]
 
     def arrays(self) -> dict[str, Float32]:
-        """The weights by checkpoint name, float32."""
-        return {name: weights(name, shape, self.seed) for name, shape in sorted(self.tensors.items())}
+        """The weights by checkpoint name, float32; those of tables are numbers of experts."""
+        tables = {name for spec in self.specs if spec.rule.stored_as == "I32" for name, _ in self._inputs(spec)}
+        made = {name: weights(name, shape, self.seed) for name, shape in sorted(self.tensors.items())}
+        for name in tables:
+            spread = np.floor(np.abs(made[name]) * 1000)
+            made[name] = (spread % self.hparams.symbols["n_expert"]).astype(np.float32)
+        return made
 
     def write(self, folder: Path, *, pre: PreTokenizer | None = None) -> Path:
         """Write all files; `pre` is the tokenizer's structure, by default the family's first. Returns `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(self.config, indent=1), encoding="utf-8")
+        config = dict(self.config)
+        if self.projector:
+            images = config.pop("preprocessor_config", {})
+            (folder / "preprocessor_config.json").write_text(json.dumps(images), encoding="utf-8")
+        (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
         write_safetensors(folder / "model.safetensors", self.arrays())
+        if self.projector:
+            return folder
         write_tokenizer(folder, pre or self.entry.pre_tokenizers[0], self.hparams.symbols["n_vocab"])
         return folder
 
@@ -106,6 +125,8 @@ class TinyCheckpoint:
     def _outer_names(self, mtp: bool) -> list[str]:
         names = []
         for rule in self.catalog.rules:
+            if not rule.hf:
+                continue
             name = rule.hf[0].replace("{j}", "0")
             if rule.name not in self.leave_out and "{" not in name and (mtp or not _of_mtp(rule)):
                 names += name.split("+")
@@ -113,10 +134,11 @@ class TinyCheckpoint:
 
     def _inputs(self, spec: TensorSpec) -> list[tuple[str, Shape]]:
         symbols = self.hparams.symbols
-        found = []
-        templates = spec.rule.hf[0].split("+")
+        found: list[tuple[str, Shape]] = []
+        if not spec.inputs:
+            return found
         for name in spec.inputs[0]:
-            template = next(part for part in templates if _matches(part, name))
+            template = template_of(spec, name)
             stated = self.shapes.get(template)
             if stated is not None:
                 shape: Shape = tuple(size if isinstance(size, int) else symbols[size] for size in stated)
@@ -124,6 +146,11 @@ class TinyCheckpoint:
                 shape = spec.shape[1:] if "{e}" in template else spec.shape
             found.append((name, shape))
         return found
+
+
+def template_of(spec: TensorSpec, name: str) -> str:
+    """The name in the rule that the checkpoint tensor `name`, an input of `spec`, comes from."""
+    return next(part for part in spec.rule.hf[0].split("+") if _matches(part, name))
 
 
 def _of_mtp(rule: TensorRule) -> bool:
@@ -176,8 +203,17 @@ def write_safetensors(path: Path, arrays: Mapping[str, Float32]) -> None:
 def write_tokenizer(folder: Path, pre: PreTokenizer, n_vocab: int) -> None:
     """Write a byte-level tokenizer with the structure of `pre`: 256 bytes, a few merges, ChatML marks.
 
-    Errors: UsageError when the vocabulary has no room for them.
+    One of another kind than byte-level BPE is written by `hf2q.testing.tiny_tokenizers`.
+    Errors: UsageError when the vocabulary has no room for them, or no tiny tokenizer of the kind is known.
     """
+    if pre.model == "gemma4":
+        write_gemma4_tokenizer(folder, n_vocab)
+        return
+    if pre.model == "bert":
+        write_bert_tokenizer(folder, n_vocab)
+        return
+    if pre.model != "gpt2":
+        raise UsageError(f"no tiny tokenizer of the model {pre.model!r} is known, expected gpt2, gemma4 or bert")
     plain = [*(CHAR_OF_BYTE[byte] for byte in range(256)), *(left + right for left, right in MERGES)]
     if n_vocab < len(plain) + len(SPECIAL):
         raise UsageError(

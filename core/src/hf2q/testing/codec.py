@@ -47,7 +47,7 @@ class CodecContract(Contract):
         ramp = np.linspace(-1, 1, columns, dtype=np.float32)
         lonely = np.zeros(columns, np.float32)
         lonely[columns // 2] = -3.5
-        return {
+        made = {
             "normal": normal(3, 9, columns),
             "heavy tails": np.clip(spread, -6e4, 6e4).astype(np.float32),
             "tiny": normal(4, 3, columns) * np.float32(1e-4),
@@ -60,6 +60,17 @@ class CodecContract(Contract):
             "one weight": lonely[None],
             "subnormal": normal(7, 2, columns) * np.float32(1e-40),
         }
+        return {kind: cls.held(x) for kind, x in made.items()}
+
+    @classmethod
+    def held(cls, x: Float32) -> Float32:
+        """`x`, or for a codec of whole numbers those next to it, spread a little."""
+        return np.rint(x * np.float32(16)) if cls.codec().integers else x
+
+    @classmethod
+    def weights(cls, seed: int, *shape: int) -> Float32:
+        """Standard normal weights, as far as the codec is for such."""
+        return cls.held(normal(seed, *shape))
 
     @classmethod
     def importance(cls, columns: int) -> Float32 | None:
@@ -102,7 +113,7 @@ class CodecContract(Contract):
         """Bytes follow from the shape alone."""
         codec = self.codec()
         for rows, blocks in [(0, 1), (1, 1), (2, 3), (5, 2)]:
-            encoded = self.encode(normal(rows, rows, blocks * codec.block_size))
+            encoded = self.encode(self.weights(rows, rows, blocks * codec.block_size))
             assert encoded.dtype == np.uint8
             assert encoded.shape == (rows, blocks * codec.type_size)
             assert encoded.shape[1] == codec.row_bytes(blocks * codec.block_size)
@@ -147,7 +158,7 @@ class CodecContract(Contract):
         """NaN and infinity are errors that say where, never a silent zero."""
         codec = self.codec()
         for bad in (np.nan, np.inf, -np.inf):
-            x = normal(8, 4, 2 * codec.block_size)
+            x = self.weights(8, 4, 2 * codec.block_size)
             x[2, codec.block_size] = bad
             with pytest.raises(EncodeError, match=rf"row 102, column {codec.block_size}"):
                 self.encode(x, name="blk.0.attn_q.weight", first_row=100)
@@ -155,7 +166,7 @@ class CodecContract(Contract):
     def test_what_the_type_cannot_hold_is_refused_or_held(self) -> None:
         """Values near the end of float32 are encoded as such or refused; they do not become NaN or infinity."""
         codec = self.codec()
-        x = normal(9, 2, 2 * codec.block_size) * np.float32(1e37)
+        x = self.weights(9, 2, 2 * codec.block_size) * np.float32(1e37)
         try:
             encoded = self.encode(x)
         except EncodeError:
@@ -181,7 +192,7 @@ class CodecContract(Contract):
         codec = self.codec()
         columns = 4 * codec.block_size
         rows = 2 * PARALLEL_FROM // columns + 3
-        x = normal(10, rows, columns)
+        x = self.weights(10, rows, columns)
         for matrix in (x, x.reshape(1, -1)):
             whole = self.encode(matrix, threads=1)
             assert np.array_equal(self.encode(matrix, threads=3), whole)
@@ -190,7 +201,7 @@ class CodecContract(Contract):
     def test_inputs_are_left_alone(self) -> None:
         """Encoding and decoding change neither their input nor, the second time, their result."""
         codec = self.codec()
-        x = normal(11, 5, 2 * codec.block_size)
+        x = self.weights(11, 5, 2 * codec.block_size)
         kept = x.copy()
         encoded = self.encode(x)
         assert np.array_equal(x, kept), "encoding changed the weights"
@@ -211,7 +222,7 @@ class CodecContract(Contract):
         bits = 8 * codec.type_size / codec.block_size
         bound = self.max_error or max(1.5 * 2 ** (1 - bits), 2**-8 if bits >= 16 else 0)
         samples = self.samples()
-        wide = normal(12, 64, 4 * codec.block_size)
+        wide = self.weights(12, 64, 4 * codec.block_size)
         for kind, x in {"wide": wide, **{k: samples[k] for k in ("normal", "large", "positive", "constant")}}.items():
             off = codec.decode(self.encode(x)).astype(np.float64) - x
             error = float(np.sqrt((off**2).sum() / (x.astype(np.float64) ** 2).sum()))
@@ -263,7 +274,7 @@ class CodecContract(Contract):
         """The importance of some columns changes the bytes of their own blocks at most; a codec may refuse it."""
         codec = self.codec()
         columns = 3 * codec.block_size
-        x = normal(14, 6, columns)
+        x = self.weights(14, 6, columns)
         even = np.ones(columns, np.float32)
         try:
             before = codec.encode(x, even)
@@ -286,7 +297,7 @@ class CodecContract(Contract):
         codec = self.codec()
         if codec.needs_importance:
             with pytest.raises(EncodeError, match="importance"):
-                codec.encode(normal(16, 1, codec.block_size))
+                codec.encode(self.weights(16, 1, codec.block_size))
 
     def test_the_affine_form_is_lossless(self) -> None:
         """scale * code + bias in groups of 32, where the codec offers it, is what decoding gives."""

@@ -29,6 +29,7 @@ HEAVY = frozenset(
         "mlx",
         "numba",
         "numpy",
+        "PIL",
         "safetensors",
         "tokenizers",
         "torch",

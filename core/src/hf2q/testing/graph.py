@@ -6,98 +6,59 @@ recorded with another implementation, so those belong to every graph.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from hf2q.backends.graph import ForwardGraph
-from hf2q.backends.ops import Ops
-from hf2q.backends.weights import ArraySource, Weights
-from hf2q.errors import LoadError
-from hf2q.formats.gguf import open_gguf
-from hf2q.testing.arch import FamilyContract
-from hf2q.testing.contract import normal, not_checked
-from hf2q.types import HParams, resolve
+from hf2q.errors import UsageError
+from hf2q.testing.contract import not_checked
+from hf2q.testing.forward import ForwardContract, Running
+from hf2q.types import HParams
 
 if TYPE_CHECKING:
     from hf2q.backends.cache import Cache
-    from hf2q.types import Bytes, Float32
+    from hf2q.types import Float32
 
 
-class Model(NamedTuple):
-    """A graph on its backend, and the names of the tensors that it took."""
+class Model(Running):
+    """A graph on its backend."""
 
     graph: ForwardGraph
-    ops: Ops
-    taken: set[str]
 
-    def logits(self, ids: Any, cache: Cache | None = None) -> Float32:
-        """ids (T,) or (B, T), after what `cache` holds -> logits (B, T, V)."""
+    def values(self, ids: Any) -> Float32:
+        """The logits, each row by itself from its beginning."""
+        return self.logits(ids)
+
+    def logits(self, ids: Any, caches: Cache | Sequence[Cache] | None = None) -> Float32:
+        """ids (T,) or (B, T), after what the caches of the rows hold -> logits (B, T, V)."""
         array = np.atleast_2d(np.asarray(ids, np.int32))
-        cache = self.graph.new_cache() if cache is None else cache
-        logits = self.graph.head(self.graph.hidden(array, cache))
-        self.ops.eval(logits, *cache.arrays())
+        if caches is None:
+            caches = self.caches(len(array))
+        elif not isinstance(caches, Sequence):
+            caches = [caches]
+        logits = self.graph.head(self.graph.hidden(array, caches))
+        self.ops.eval(logits, *(array for cache in caches for array in cache.arrays()))
         found: Float32 = self.ops.to_numpy(logits)
         return found
 
-
-class WatchedSource(ArraySource):
-    """Arrays that remember which of them were asked for."""
-
-    def __init__(self, arrays: Mapping[str, Float32]) -> None:
-        super().__init__(arrays)
-        self.taken: set[str] = set()
-
-    def rows(self, name: str) -> Bytes:
-        """The data of a tensor."""
-        self.taken.add(name)
-        return super().rows(name)
+    def caches(self, count: int) -> list[Cache]:
+        """Empty ones."""
+        return [self.graph.new_cache() for _ in range(count)]
 
 
-class GraphContract(FamilyContract):
+class GraphContract(ForwardContract):
     """Subclass it, set `plugin`, `arch`, `config` and `reference`, and pytest runs the checks on every backend here.
 
     reference  an .npz with ``ids`` int (N, T) and ``logits`` float32 (N, T, V), recorded with another implementation
                from the weights of `TinyCheckpoint` (hf2q-example-arch has the program in its PROVENANCE.md)
     tolerance  largest difference of logits, relative to the largest logit
     backends   which to run on; one that cannot run here is "not checked"
+    reach      how many tokens it takes until every tensor has an effect
+    idle       patterns of tensors whose numbers can have no effect, each with the reason
     """
-
-    reference: ClassVar[Path | str | None] = None
-    tolerance: ClassVar[float] = 1e-4
-    backends: ClassVar[Collection[str]] = ("reference", "mlx")
-
-    @pytest.fixture(params=["reference", "mlx"])
-    def backend(self, request: pytest.FixtureRequest) -> str:
-        """Each backend in turn."""
-        name: str = request.param
-        if name not in self.backends:
-            not_checked(f"{name} is not among the backends of this suite")
-        reason = resolve(self.plugins().backend(name).available)()
-        if reason is not None:
-            not_checked(f"the backend {name} cannot run here: {reason}")
-        return name
-
-    @pytest.fixture
-    def arrays(self, tmp_path: Path) -> dict[str, Float32]:
-        """The tiny model's tensors."""
-        return self.tensors(tmp_path)
-
-    def tensors(self, folder: Path) -> dict[str, Float32]:
-        """The tiny model's tensors as a GGUF file has them, converted in `folder`."""
-        from hf2q.convert import convert
-
-        source = self.checkpoint().write(folder / "checkpoint")
-        convert(source, "f32", folder / "model.gguf", mtp=self.mtp, plugins=self.plugins())
-        with open_gguf(folder / "model.gguf") as file:
-            return {
-                name: file.rows(name).view(np.float32).reshape(tensor.shape).copy()
-                for name, tensor in file.tensors.items()
-            }
 
     @pytest.fixture
     def model(self, backend: str, arrays: dict[str, Float32]) -> Model:
@@ -106,60 +67,7 @@ class GraphContract(FamilyContract):
 
     def build(self, backend: str, arrays: Mapping[str, Float32], hparams: HParams | None = None) -> Model:
         """The graph on a backend."""
-        plugins = self.plugins()
-        ops: Ops = resolve(plugins.backend(backend).backend)(threads=1)
-        source = WatchedSource(arrays)
-        make = resolve(plugins.graph(self.arch).graph)
-        graph: ForwardGraph = make(hparams or self.checkpoint().hparams, Weights(source, plugins.codec, ops), ops)
-        return Model(graph, ops, source.taken)
-
-    def ids(self, *shape: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """Random token ids."""
-        n_vocab = self.checkpoint().hparams.symbols["n_vocab"]
-        return np.random.RandomState(seed).randint(0, n_vocab, shape).astype(np.int32)
-
-    def close(self, found: Float32, expected: Float32, what: str) -> None:
-        """Check that logits are equal up to rounding."""
-        assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
-        off = float(np.abs(found - expected).max() / np.abs(expected).max())
-        assert off <= self.tolerance, f"{what}: logits differ by {off:.2e} of the largest"
-
-    # ---------------------------------------------------------------------------------------------------- the tensors
-
-    def test_every_tensor_is_used(self, model: Model) -> None:
-        """The graph takes every tensor of the catalog but those of MTP blocks."""
-        checkpoint = self.checkpoint()
-        kinds = checkpoint.hparams.layer_kinds
-        trunk = {s.name for s in checkpoint.specs if s.block is None or not kinds[s.block].startswith("mtp")}
-        unused = trunk - model.taken
-        assert not unused, f"the graph does not use {sorted(unused)}"
-
-    def test_a_missing_tensor_is_named(self, arrays: dict[str, Float32]) -> None:
-        """LoadError with the tensor's name, whichever it is."""
-        taken = self.build("reference", arrays).taken
-        optional = {spec.name for spec in self.checkpoint().specs if spec.optional}
-        for name in taken - optional:
-            rest = {other: array for other, array in arrays.items() if other != name}
-            with pytest.raises(LoadError, match=re.escape(name)):
-                self.build("reference", rest)
-
-    def test_an_optional_tensor_can_be_left_out(self, arrays: dict[str, Float32]) -> None:
-        """What the catalog calls optional the graph can do without: else a missing one goes unnoticed until now."""
-        optional = {spec.name for spec in self.checkpoint().specs if spec.optional}
-        for name in self.build("reference", arrays).taken & optional:
-            rest = {other: array for other, array in arrays.items() if other != name}
-            assert np.isfinite(self.build("reference", rest).logits(self.ids(1, 3))).all(), f"without {name}"
-
-    def test_every_tensor_matters(self, arrays: dict[str, Float32]) -> None:
-        """Other numbers in any tensor give other logits."""
-        ids = self.ids(1, 12)
-        model = self.build("reference", arrays)
-        before = model.logits(ids)
-        for name in sorted(model.taken):
-            # not by one factor: a norm may follow that takes it out again
-            noise: Float32 = (1 + normal(16, *arrays[name].shape) / 2).astype(np.float32)
-            after = self.build("reference", {**arrays, name: arrays[name] * noise}).logits(ids)
-            assert np.abs(after - before).max() > 1e-6 * np.abs(before).max(), f"{name} has no effect"
+        return Model(*self.made(backend, arrays, hparams))
 
     # ------------------------------------------------------------------------------------------------------- the laws
 
@@ -203,10 +111,26 @@ class GraphContract(FamilyContract):
     def test_rows_of_a_batch_are_independent(self, model: Model) -> None:
         """Each row of a batch gets what it gets alone, prefilled and decoded."""
         ids = self.ids(3, 14, seed=3)
-        cache = model.graph.new_cache()
-        batch = np.concatenate([model.logits(ids[:, :10], cache), model.logits(ids[:, 10:], cache)], 1)
+        caches = model.caches(3)
+        batch = np.concatenate([model.logits(ids[:, :10], caches), model.logits(ids[:, 10:], caches)], 1)
         for row in range(len(ids)):
             self.close(batch[row : row + 1], model.logits(ids[row]), f"row {row} of a batch")
+
+    def test_rows_of_different_lengths_go_together(self, model: Model) -> None:
+        """Sequences that are at different positions are decoded in one call."""
+        ids = self.ids(4, 26, seed=16)
+        caches, starts = model.caches(4), (1, 19, 7, 0)
+        for row, start in enumerate(starts):
+            if start:
+                model.logits(ids[row, :start], caches[row])
+        steps = []
+        for t in range(7):
+            together = np.array([[ids[row, start + t]] for row, start in enumerate(starts)], np.int32)
+            steps.append(model.logits(together, caches))
+        for row, start in enumerate(starts):
+            alone = model.logits(ids[row, : start + 7])[:, start:]
+            self.close(np.concatenate([step[row : row + 1] for step in steps], 1), alone, f"row {row}, from {start}")
+            assert caches[row].position == start + 7
 
     def test_later_tokens_do_not_change_earlier_logits(self, model: Model) -> None:
         """The graph is causal."""
@@ -241,15 +165,33 @@ class GraphContract(FamilyContract):
     # ------------------------------------------------------------------------------------------------------- the cache
 
     def test_a_trimmed_cache_is_as_fresh(self, model: Model) -> None:
-        """Cut back and filled again, it gives what a fresh one gives."""
+        """Cut back wherever it says that it can be, and filled again, it gives what a fresh one gives."""
         ids, other = self.ids(1, 20, seed=9), self.ids(1, 20, seed=10)
-        for keep in (13, 1, 0) if model.graph.new_cache().trimmable else (0,):
+        for keep in (19, 13, 1, 0):
             cache = model.graph.new_cache()
             model.logits(ids, cache)
+            if not cache.can_trim(keep):
+                assert keep, "every cache can be emptied"
+                with pytest.raises(UsageError):
+                    cache.trim(keep)
+                continue
             cache.trim(keep)
             assert cache.position == keep
             expected = model.logits(np.concatenate([ids[:, :keep], other], 1))[:, keep:]
             self.close(model.logits(other, cache), expected, f"after cutting back to {keep}")
+
+    def test_a_restored_cache_continues_as_the_saved_one(self, model: Model) -> None:
+        """Saved to plain arrays and restored into a fresh one."""
+        ids = self.ids(1, 33, seed=17)
+        cache, other = model.graph.new_cache(), model.graph.new_cache()
+        model.logits(ids[:, :21], cache)
+        saved = cache.save()
+        assert all(isinstance(array, np.ndarray) for array in saved.values())
+        other.restore(saved)
+        assert other.position == 21
+        expected = model.logits(ids)[:, 21:]
+        self.close(model.logits(ids[:, 21:], other), expected, "the restored cache")
+        self.close(model.logits(ids[:, 21:], cache), expected, "the saved cache")
 
     def test_a_copied_cache_is_independent(self, model: Model) -> None:
         """Original and copy go different ways."""
@@ -275,7 +217,7 @@ class GraphContract(FamilyContract):
     def test_the_head_may_be_asked_about_one_position(self, model: Model) -> None:
         """Logits of the last position alone are those it has among all."""
         ids = self.ids(1, 11, seed=14)
-        hidden = model.graph.hidden(ids, model.graph.new_cache())
+        hidden = model.graph.hidden(ids, model.caches(1))
         last = model.ops.to_numpy(model.graph.head(hidden[:, -1:]))
         self.close(last, model.logits(ids)[:, -1:], "the last position")
 
@@ -290,9 +232,3 @@ class GraphContract(FamilyContract):
         assert ids.shape[-1] >= 16, "record at least 16 tokens: positions must have time to go wrong"
         for row, expected in zip(np.atleast_2d(ids), logits.reshape(-1, *logits.shape[-2:]), strict=True):
             self.close(model.logits(row)[0], expected, "against the recorded reference")
-
-    def test_backends_agree(self, arrays: dict[str, Float32], backend: str) -> None:
-        """Each gives the logits of the plain numpy one."""
-        ids = self.ids(2, 40, seed=15)
-        expected = self.build("reference", arrays).logits(ids)
-        self.close(self.build(backend, arrays).logits(ids), expected, backend)

@@ -7,7 +7,19 @@ from __future__ import annotations
 
 import pytest
 
-SUITES = ("arch", "codec", "graph", "tokenizer", "writer", "reference")
+SUITES = (
+    "family",
+    "catalog",
+    "arch",
+    "projector",
+    "codec",
+    "forward",
+    "graph",
+    "encoder",
+    "tokenizer",
+    "writer",
+    "reference",
+)
 
 # without this a failing assert in a suite shows no values: pytest rewrites test modules only
 pytest.register_assert_rewrite(*(f"hf2q.testing.{name}" for name in SUITES))

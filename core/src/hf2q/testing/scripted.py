@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hf2q.backends.cache import Cache
+from hf2q.backends.cache import Cache, advance
 from hf2q.types import ChatFormat, MetadataField, PreTokenizer, Record, TensorInfo
 
 if TYPE_CHECKING:
@@ -53,25 +53,37 @@ def after(marker: Sequence[int], reply: Sequence[int], *, then: int) -> Script:
 
 
 class History:
-    """The cache part of the scripted graph: the ids of each row. `trimmable` False makes it a recurrent layer."""
+    """The cache part of the scripted graph: the ids so far. `trimmable` False makes it a recurrent layer."""
 
     def __init__(self, *, trimmable: bool = True) -> None:
         self.trimmable = trimmable
-        self.rows: tuple[tuple[int, ...], ...] = ()
+        self.ids: tuple[int, ...] = ()
+
+    def can_trim(self, position: int) -> bool:
+        """Anywhere, or to the beginning only."""
+        return self.trimmable or position == 0
 
     def trim(self, position: int) -> None:
         """Forget the ids from `position` on."""
-        self.rows = tuple(row[:position] for row in self.rows) if position else ()
+        self.ids = self.ids[:position]
 
     def copy(self) -> History:
         """An independent part with the same content."""
         other = History(trimmable=self.trimmable)
-        other.rows = self.rows
+        other.ids = self.ids
         return other
 
     def arrays(self) -> Iterator[Array]:
         """It holds none."""
         return iter(())
+
+    def save(self) -> dict[str, NDArray[Any]]:
+        """The ids."""
+        return {"ids": np.array(self.ids, np.int64)}
+
+    def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `save` gave."""
+        self.ids = tuple(saved["ids"].tolist())
 
 
 class ScriptedGraph:
@@ -102,20 +114,20 @@ class ScriptedGraph:
         """An empty cache."""
         return Cache([History(trimmable=self.trimmable)])
 
-    def hidden(self, ids: NDArray[np.int32], cache: Cache) -> Any:
+    def hidden(self, ids: NDArray[np.int32], caches: Sequence[Cache]) -> Any:
         """ids (B, T) -> (B, T, 1): for each position a number by which `head` finds the sequence up to it."""
         rows, tokens = ids.shape
         self.calls.append((rows, tokens))
         if self.before is not None:
             self.before(rows, tokens)
-        part = cache.parts[0]
-        assert isinstance(part, History)
-        before = part.rows or ((),) * rows
-        assert len(before) == rows, f"a cache of {len(before)} rows is fed {rows}"
-        part.rows = tuple(old + tuple(new) for old, new in zip(before, ids.tolist(), strict=True))
+        assert len(caches) == rows, f"{len(caches)} caches for {rows} rows"
         first = len(self._places)
-        self._places += [(row, cache.position + t + 1) for row in part.rows for t in range(tokens)]
-        cache.advance(tokens)
+        for cache, new in zip(caches, ids.tolist(), strict=True):
+            part = cache.parts[0]
+            assert isinstance(part, History)
+            part.ids += tuple(new)
+            self._places += [(part.ids, cache.position + t + 1) for t in range(tokens)]
+        advance(caches, tokens)
         return np.arange(first, first + rows * tokens, dtype=np.float32).reshape(rows, tokens, 1)
 
     def head(self, hidden: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hf2q.backends import rope
-from hf2q.backends.cache import Cache, KVCache
+from hf2q.backends.cache import Cache, KVCache, advance, append, layers, positions
 from hf2q.backends.ops import Array, Ops
 from hf2q.backends.weights import Weights
 from hf2q_example_arch.hparams import ExampleHParams
@@ -27,20 +29,20 @@ class Block:
         self.ffn_up = weights.matrix(f"blk.{i}.ffn_up.weight")
         self.ffn_down = weights.matrix(f"blk.{i}.ffn_down.weight")
 
-    def __call__(self, x: Array, cos: Array, sin: Array, cache: KVCache) -> Array:
+    def __call__(self, x: Array, cos: Array, sin: Array, parts: Sequence[KVCache]) -> Array:
         """x (B, T, C) -> (B, T, C)."""
         h, ops = self.h, self.ops
         batch, tokens, _ = x.shape
         y = ops.rms_norm(x, self.attn_norm, h.rms_eps)
-        q = ops.rope(ops.linear(y, self.attn_q).reshape(batch, tokens, h.n_head, h.n_rot), cos, sin)  # (B,T,H,D)
-        k = ops.rope(ops.linear(y, self.attn_k).reshape(batch, tokens, h.n_head_kv, h.n_rot), cos, sin)  # (B,T,G,D)
-        v = ops.linear(y, self.attn_v).reshape(batch, tokens, h.n_head_kv, h.n_rot)  # (B,T,G,D)
-        keys, values = cache.append(k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3))  # (B,G,S,D)
-        out = ops.attention(q.transpose(0, 2, 1, 3), keys, values, h.n_rot**-0.5)  # (B,H,T,D)
-        out = out.transpose(0, 2, 1, 3).reshape(batch, tokens, h.n_head * h.n_rot)  # (B,T,HD)
+        q, k, v = ops.linears(y, (self.attn_q, self.attn_k, self.attn_v))
+        q = ops.rope(q.reshape(batch, tokens, h.n_head, h.n_rot), cos, sin)  # (B,T,H,D)
+        k = ops.rope(k.reshape(batch, tokens, h.n_head_kv, h.n_rot), cos, sin)  # (B,T,G,D)
+        v = v.reshape(batch, tokens, h.n_head_kv, h.n_rot)  # (B,T,G,D)
+        out = ops.attention(q, *append(parts, k, v), h.n_rot**-0.5)  # (B,T,H,D)
+        out = out.reshape(batch, tokens, h.n_head * h.n_rot)  # (B,T,HD)
         x = x + ops.linear(out, self.attn_output)
         y = ops.rms_norm(x, self.ffn_norm, h.rms_eps)
-        return x + ops.linear(ops.swiglu(ops.linear(y, self.ffn_gate), ops.linear(y, self.ffn_up)), self.ffn_down)
+        return x + ops.linear(ops.swiglu(*ops.linears(y, (self.ffn_gate, self.ffn_up))), self.ffn_down)
 
 
 class ExampleGraph:
@@ -63,15 +65,15 @@ class ExampleGraph:
         """An empty cache."""
         return Cache([KVCache(self.ops) for _ in self.blk])
 
-    def hidden(self, ids: NDArray[np.int32], cache: Cache) -> Array:
-        """ids (B, T) after what `cache` holds -> final, normalised hidden states (B, T, C)."""
+    def hidden(self, ids: NDArray[np.int32], caches: Sequence[Cache]) -> Array:
+        """ids (B, T) after what `caches` hold -> final, normalised hidden states (B, T, C)."""
         tokens = ids.shape[1]
-        positions = np.arange(cache.position, cache.position + tokens)
-        cos, sin = (self.ops.asarray(part) for part in rope.table(positions, self.inverse_frequencies))  # (T,R)
+        places = positions(caches, tokens)
+        cos, sin = (self.ops.asarray(part) for part in rope.table(places, self.inverse_frequencies))  # (B,T,R)
         x = self.ops.embedding(self.ops.asarray(ids), self.token_embd)  # (B,T,C)
-        for block, part in zip(self.blk, cache.parts, strict=True):
-            x = block(x, cos, sin, part)
-        cache.advance(tokens)
+        for block, parts in zip(self.blk, layers(caches), strict=True):
+            x = block(x, cos, sin, parts)
+        advance(caches, tokens)
         return self.ops.rms_norm(x, self.output_norm, self.h.rms_eps)
 
     def head(self, hidden: Array) -> Array:

@@ -23,7 +23,7 @@ CHUNK = 64
 
 
 def gated_delta(q: Any, k: Any, v: Any, decay: Any, beta: Any, state: Any) -> tuple[Any, Any]:
-    """See `hf2q.backends.ops.Ops.gated_delta`."""
+    """See `hf2q.backends.ops.Ops.gated_delta`; here the states of all rows are one array (B, H, Dk, Dv)."""
     tokens, repeats = q.shape[1], v.shape[2] // q.shape[2]
     if repeats > 1:  # tiled, not interleaved: value head h uses key head h mod G
         q, k = mx.tile(q, (1, 1, repeats, 1)), mx.tile(k, (1, 1, repeats, 1))

@@ -8,6 +8,7 @@ bfloat16 can hold; with float32, and products taken in float32, each weight is t
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
@@ -80,6 +81,14 @@ class AffineMatrix:
         return mx.gather_qmm(
             x, codes, scales, biases, rhs_indices=experts, transpose=True, group_size=GROUP, bits=self._bits
         )
+
+
+def bytes_of(codec: QuantCodec, shape: Shape) -> int:
+    """About what `from_blocks` takes: codes as many as in the file at most, and two float32 for each group."""
+    elements = prod(shape)
+    if not codec.affine:
+        return 4 * elements
+    return prod(shape[:-1]) * codec.row_bytes(shape[-1]) + elements // GROUP * 8
 
 
 def from_blocks(blocks: Bytes, codec: QuantCodec, shape: Shape, threads: int) -> DenseMatrix | AffineMatrix:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from hf2q.backends import composed
+from hf2q.backends.memory import available_memory
 from hf2q.backends.mlx import delta, matrix
 from hf2q.backends.ops import Ops
 from hf2q.codec import QuantCodec
@@ -23,8 +26,14 @@ class MlxOps(Ops):
 
     name = "mlx"
 
-    def __init__(self, *, threads: int) -> None:
-        self.threads = threads
+    def __init__(self, *, threads: int, exact: bool = False) -> None:
+        self.threads = threads  # `exact` changes nothing: activations are float32 here in any case
+
+    @property
+    def instructions(self) -> str:
+        if mx.default_device().type != mx.gpu:
+            return "cpu, no GPU found"
+        return f"gpu {mx.device_info().get('device_name', '')}".rstrip()
 
     # -------------------------------------------------------------------------------------------------- at the edges
 
@@ -42,11 +51,20 @@ class MlxOps(Ops):
 
     # ------------------------------------------------------------------------------------------------------- memory
 
+    def matrix_bytes(self, codec: QuantCodec, shape: Shape) -> int:
+        return matrix.bytes_of(codec, shape)
+
+    def available(self) -> int | None:
+        if mx.default_device().type != mx.gpu or mx.metal.is_available():
+            return available_memory()  # the host's, which a Mac's GPU shares
+        free = mx.device_info().get("free_memory")
+        return free if isinstance(free, int) else None
+
     def zeros(self, shape: Shape) -> Any:
         return mx.zeros(shape)
 
     def write(self, buffer: Any, values: Any, start: int) -> Any:
-        return mx.slice_update(buffer, values, mx.array([start]), axes=(2,))
+        return mx.slice_update(buffer, mx.swapaxes(values, 0, 1), mx.array([start]), axes=(1,))
 
     def copy(self, x: Any) -> Any:
         return x  # `write` gives a new array and reuses the old one's memory only when nobody else holds it
@@ -62,19 +80,29 @@ class MlxOps(Ops):
     def linear(self, x: Any, weight: Any) -> Any:
         return weight.times(x)
 
+    def linears(self, x: Any, weights: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(weight.times(x) for weight in weights)
+
+    def grouped_linear(self, x: Any, weight: Any) -> Any:
+        groups = mx.broadcast_to(mx.arange(x.shape[2]), x.shape[:3])
+        return weight.gather_times(x[..., None, :], groups)[..., 0, :]
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        return a @ b
+
     def moe(
         self,
         x: Any,
         experts: Any,
         weights: Any,
-        gate: Any,
-        up: Any,
+        gate_up: Sequence[Any],
         down: Any,
         activation: Callable[[Any, Any], Any],
     ) -> Any:
         x = x[:, :, None, None]  # (B,T,1,1,C)
-        hidden = activation(gate.gather_times(x, experts), up.gather_times(x, experts))  # (B,T,K,1,F)
-        each = down.gather_times(hidden, experts)[..., 0, :]  # (B,T,K,C)
+        both = [weight.gather_times(x, experts) for weight in gate_up]  # (B,T,K,1,F) twice, or (B,T,K,1,2F)
+        gate, up = both if len(both) == 2 else mx.split(both[0], 2, axis=-1)
+        each = down.gather_times(activation(gate, up), experts)[..., 0, :]  # (B,T,K,C)
         return (each * weights[..., None]).sum(axis=-2)
 
     # -------------------------------------------------------------------------------------------------- elementwise
@@ -91,6 +119,27 @@ class MlxOps(Ops):
     def softplus(self, x: Any) -> Any:
         return mx.logaddexp(x, mx.array(0.0))
 
+    def sqrt(self, x: Any) -> Any:
+        return mx.sqrt(x)
+
+    def tanh(self, x: Any) -> Any:
+        return mx.tanh(x)
+
+    def clamp(self, x: Any, low: float | None, high: float | None) -> Any:
+        return mx.clip(x, low, high)
+
+    def gelu(self, x: Any) -> Any:
+        return x * 0.5 * (1 + mx.erf(x * math.sqrt(0.5)))
+
+    def gelu_tanh(self, x: Any) -> Any:
+        return 0.5 * x * (1 + mx.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+    def softcap(self, x: Any, cap: float) -> Any:
+        return cap * mx.tanh(x / cap)
+
+    def geglu(self, gate: Any, up: Any) -> Any:
+        return self.gelu_tanh(gate) * up
+
     def swiglu(self, gate: Any, up: Any) -> Any:
         return gate * mx.sigmoid(gate) * up
 
@@ -98,6 +147,9 @@ class MlxOps(Ops):
 
     def rms_norm(self, x: Any, weight: Any, eps: float) -> Any:
         return mx.fast.rms_norm(x, weight, eps)
+
+    def layer_norm(self, x: Any, weight: Any, bias: Any, eps: float) -> Any:
+        return mx.fast.layer_norm(x, weight, bias, eps)
 
     def l2_norm(self, x: Any, eps: float) -> Any:
         return x * mx.rsqrt((x * x).sum(axis=-1, keepdims=True) + eps)
@@ -112,24 +164,90 @@ class MlxOps(Ops):
         order = mx.argsort(-x, axis=-1)[..., :k].astype(mx.int32)
         return mx.take_along_axis(x, order, axis=-1), order
 
+    def top_k_mask(self, x: Any, k: int) -> Any:
+        mask = mx.full(x.shape, -math.inf)
+        return mx.put_along_axis(mask, self.top_k(x, k)[1], mx.array(0.0), axis=-1)
+
+    def sinkhorn(self, x: Any, iterations: int, eps: float) -> Any:
+        share = mx.softmax(x, axis=-1, precise=True) + eps
+        share = share / (share.sum(axis=-2, keepdims=True) + eps)
+        for _ in range(iterations - 1):
+            share = share / (share.sum(axis=-1, keepdims=True) + eps)
+            share = share / (share.sum(axis=-2, keepdims=True) + eps)
+        return share
+
+    def take_along(self, x: Any, index: Any) -> Any:
+        return mx.take_along_axis(x, index, axis=-1)
+
     # -------------------------------------------------------------------------------------------------- over tokens
 
-    def rope(self, x: Any, cos: Any, sin: Any) -> Any:
-        pairs = cos.shape[-1]
-        cos, sin = cos[:, None], sin[:, None]  # (T,1,R): the same for every head
-        a, b, rest = x[..., :pairs], x[..., pairs : 2 * pairs], x[..., 2 * pairs :]
+    def rope(self, x: Any, cos: Any, sin: Any, *, pairs: bool = False) -> Any:
+        size = cos.shape[-1]
+        cos, sin = cos[:, :, None], sin[:, :, None]  # (B,T,1,R): the same for every head
+        turned, rest = x[..., : 2 * size], x[..., 2 * size :]
+        if pairs:
+            a, b = turned[..., 0::2], turned[..., 1::2]
+            both = mx.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(turned.shape)
+            return mx.concatenate([both, rest], axis=-1)
+        a, b = turned[..., :size], turned[..., size:]
         return mx.concatenate([a * cos - b * sin, a * sin + b * cos, rest], axis=-1)
 
-    def attention(self, q: Any, k: Any, v: Any, scale: float) -> Any:
-        mask = "causal" if q.shape[2] > 1 else None  # MLX aligns the last query with the last key
-        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+    def attention(
+        self,
+        q: Any,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        scale: float,
+        *,
+        causal: bool = True,
+        window: int = 0,
+        sinks: Any = None,
+        masks: Sequence[Any] | None = None,
+    ) -> Any:
+        tokens = q.shape[1]
+        outs = []
+        for row, (k, v) in enumerate(zip(keys, values, strict=True)):
+            total = k.shape[1]
+            mask: Any = None if masks is None else masks[row]
+            if mask is None and causal and not window:
+                mask = "causal" if tokens > 1 else None  # MLX aligns the last query with the last key
+            elif (causal and tokens > 1) or (window and total > window):
+                ago = mx.arange(total - tokens, total)[:, None] - mx.arange(total)
+                hidden = (ago < 0) if causal else mx.zeros(ago.shape, mx.bool_)
+                hidden = (hidden | (ago >= window)) if window else hidden
+                far = mx.where(hidden, mx.array(-math.inf), mx.array(0.0))
+                mask = far if mask is None else mask + far
+            own = mx.swapaxes(q[row : row + 1], 1, 2)
+            outs.append(
+                mx.fast.scaled_dot_product_attention(own, k[None], v[None], scale=scale, mask=mask, sinks=sinks)
+            )
+        return mx.swapaxes(outs[0] if len(outs) == 1 else mx.concatenate(outs), 1, 2)
 
-    def conv1d_causal(self, x: Any, weight: Any, state: Any) -> tuple[Any, Any]:
+    def conv1d_causal(self, x: Any, weight: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
         tokens = x.shape[1]
-        known = mx.concatenate([state, x], axis=1)  # (B, K - 1 + T, C)
+        known = mx.concatenate([mx.stack(list(states)), x], axis=1)  # (B, K - 1 + T, C)
         out = sum(known[:, tap : tap + tokens] * weight[:, tap] for tap in range(weight.shape[1]))
-        # a contiguous copy: a view would keep all of `known` in memory
-        return out, mx.contiguous(known[:, tokens:])
+        # contiguous copies: views would keep all of `known` in memory
+        return out, [mx.contiguous(row) for row in known[:, tokens:]]
 
-    def gated_delta(self, q: Any, k: Any, v: Any, decay: Any, beta: Any, state: Any) -> tuple[Any, Any]:
-        return delta.gated_delta(q, k, v, decay, beta, state)
+    def gated_delta(
+        self, q: Any, k: Any, v: Any, decay: Any, beta: Any, states: Sequence[Any]
+    ) -> tuple[Any, list[Any]]:
+        out, state = delta.gated_delta(q, k, v, decay, beta, mx.stack(list(states)))
+        return out, [mx.contiguous(row) for row in state] if len(states) > 1 else [state[0]]
+
+    def delta_net(
+        self,
+        x: Any,
+        conv: Any,
+        a: Any,
+        dt: Any,
+        alpha: Any,
+        beta: Any,
+        states: Sequence[tuple[Any, Any]],
+        eps: float,
+    ) -> tuple[Any, list[tuple[Any, Any]]]:
+        return composed.delta_net(self, x, conv, a, dt, alpha, beta, states, eps)
+
+    def gated_rms_norm(self, x: Any, weight: Any, eps: float, gate: Any) -> Any:
+        return self.rms_norm(x, weight, eps) * self.silu(gate)

@@ -4,6 +4,8 @@ reader   open_gguf, GgufFile      metadata, table, cursor   its parts
 writer   GgufWriter               encode                    its pure half
 blocks   check_blocks             layout                    numbers, limits, offsets
 shards   open_shards, ShardedWriter                         models in several files
+model    open_model, GgufModel                              one collection of tensors, whatever its files
+patch    patched_fields, write_patched                      other metadata before the same tensors
 describe describe
 
 No numpy is imported before tensor data is asked for.
@@ -14,12 +16,14 @@ from hf2q.formats.gguf.describe import describe
 from hf2q.formats.gguf.encode import encode_header
 from hf2q.formats.gguf.layout import plan_offsets
 from hf2q.formats.gguf.metadata import Metadata
+from hf2q.formats.gguf.model import GgufModel, open_model
 from hf2q.formats.gguf.reader import GgufFile, open_gguf
 from hf2q.formats.gguf.table import GgufTensor
 from hf2q.formats.gguf.writer import GgufWriter
 
 __all__ = [
     "GgufFile",
+    "GgufModel",
     "GgufTensor",
     "GgufWriter",
     "Metadata",
@@ -27,5 +31,6 @@ __all__ = [
     "describe",
     "encode_header",
     "open_gguf",
+    "open_model",
     "plan_offsets",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hf2q.errors import LoadError
+from hf2q.formats.gguf.model import GgufModel
 from hf2q.formats.gguf.reader import GgufFile
 from hf2q.types import ValueType
 
@@ -23,7 +24,7 @@ _INTEGERS = frozenset(
 )
 
 
-def check_blocks(file: GgufFile) -> int:
+def check_blocks(file: GgufModel | GgufFile) -> int:
     """Check that ``ARCH.block_count`` and the blocks of the tensor table agree, and return the count.
 
     Errors: LoadError when the key is absent or no count, when a block below it has no tensor, or when a tensor

@@ -17,19 +17,24 @@ _U64 = struct.Struct("<Q")
 _I64 = struct.Struct("<q")
 
 
+class IncompleteHeaderError(FormatError):
+    """Only the beginning of the file is here, and its header goes on after that."""
+
+
 class Cursor:
-    """Reads little-endian values from `buffer`, of which `size` bytes exist.
+    """Reads little-endian values from `buffer`, of which `size` bytes exist, the first `available` of them here.
 
     `what` in each method names the thing being read, for the message of the FormatError that any of them may raise.
     """
 
-    __slots__ = ("buffer", "end", "path", "position", "size")
+    __slots__ = ("available", "buffer", "end", "path", "position", "size")
 
-    def __init__(self, buffer: Buffer, size: int, path: str) -> None:
+    def __init__(self, buffer: Buffer, size: int, path: str, available: int | None = None) -> None:
         self.buffer = buffer
         self.path = path
         self.size = size
-        self.end = min(size, MAX_HEADER_BYTES)
+        self.available = size if available is None else min(available, size)
+        self.end = min(self.available, MAX_HEADER_BYTES)
         self.position = 0
 
     def error(self, message: str, *, at: int | None = None, hint: str | None = None) -> FormatError:
@@ -41,6 +46,8 @@ class Cursor:
         left = self.end - self.position
         if count <= left:
             return
+        if self.end == self.available and count <= self.size - self.position:
+            raise IncompleteHeaderError(f"{self.path}: {what} lies beyond the {self.available} bytes that are here")
         if self.end < self.size and count <= self.size - self.position:
             raise self.error(f"{what} makes the header larger than {MAX_HEADER_BYTES} bytes, which is the limit")
         raise self.error(f"{what} needs {count} bytes, but the file has only {self.size - self.position} left")

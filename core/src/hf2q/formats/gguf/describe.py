@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from hf2q.formats.gguf.reader import GgufFile
+from hf2q.formats.gguf.shards import SPLIT_COUNT, SPLIT_NO
+from hf2q.formats.gguf.table import GgufTensor
 from hf2q.types import ValueType
 
 _SHOWN = 8
@@ -15,8 +18,10 @@ _TOKENS_KEY = "tokenizer.ggml.tokens"
 _TEMPLATE_KEY = "tokenizer.chat_template"
 
 
-def describe(file: GgufFile) -> dict[str, Any]:
-    """A summary of an open file.
+def describe(file: GgufFile, *others: GgufFile) -> dict[str, Any]:
+    """A summary of an open file; `others` are the further shards of a model in several, `file` the first.
+
+    What is counted is counted over all shards; metadata, version and offsets are the first one's.
 
     Returns: a dict of
 
@@ -27,18 +32,21 @@ def describe(file: GgufFile) -> dict[str, Any]:
     qtypes          {qtype: {tensors, parameters, nbytes}}
     parameters, tensor_bytes, bits_per_weight           over all tensors; bits_per_weight None without any weight
     trailing_bytes  bytes after the last tensor and its padding
+    files           a list of {path, size, tensors} with the number of tensors in each
+    shard           {index, count} of a file that says that it is one of several, counted from 0; else None
     tokenizer       {model, pre, tokens, merges, special_ids, add} or None when there is no tokenizer
     chat_template   {length (in characters), named} or None
 
     Numbers that JSON lacks (NaN, infinities) appear as text.
     """
+    files = (file, *others)
     arch = file.metadata.get("general.architecture")
-    tensors = tuple(file.tensors.values())
+    tensors = tuple(tensor for one in files for tensor in one.tensors.values())
     parameters = sum(tensor.elements for tensor in tensors)
     nbytes = sum(tensor.nbytes for tensor in tensors)
     return {
         "path": file.path,
-        "size": file.size,
+        "size": sum(one.size for one in files),
         "version": file.version,
         "alignment": file.alignment,
         "data_offset": file.data_offset,
@@ -46,8 +54,10 @@ def describe(file: GgufFile) -> dict[str, Any]:
         "parameters": parameters,
         "tensor_bytes": nbytes,
         "bits_per_weight": round(nbytes * 8 / parameters, 4) if parameters else None,
-        "trailing_bytes": file.size - file.data_end,
-        "qtypes": _by_qtype(file),
+        "trailing_bytes": sum(one.size - one.data_end for one in files),
+        "files": [{"path": one.path, "size": one.size, "tensors": len(one.tensors)} for one in files],
+        "shard": _shard(file),
+        "qtypes": _by_qtype(tensors),
         "tokenizer": _tokenizer(file),
         "chat_template": _chat_template(file),
         "metadata": [_entry(file, key) for key in file.metadata],
@@ -78,9 +88,16 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _by_qtype(file: GgufFile) -> dict[str, dict[str, int]]:
+def _shard(file: GgufFile) -> dict[str, int] | None:
+    index, count = file.metadata.get(SPLIT_NO), file.metadata.get(SPLIT_COUNT)
+    if type(index) is not int or type(count) is not int or count < 2:
+        return None
+    return {"index": index, "count": count}
+
+
+def _by_qtype(tensors: Iterable[GgufTensor]) -> dict[str, dict[str, int]]:
     totals: dict[str, dict[str, int]] = {}
-    for tensor in file.tensors.values():
+    for tensor in tensors:
         total = totals.setdefault(tensor.qtype, {"tensors": 0, "parameters": 0, "nbytes": 0})
         total["tensors"] += 1
         total["parameters"] += tensor.elements

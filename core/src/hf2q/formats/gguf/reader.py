@@ -24,6 +24,7 @@ from hf2q.formats.gguf.layout import (
     FIXED_HEADER,
     MAGIC,
     MAX_ALIGNMENT,
+    MAX_HEADER_BYTES,
     MIN_ALIGNMENT,
     MIN_KEY_RECORD,
     MIN_TENSOR_RECORD,
@@ -38,13 +39,16 @@ if TYPE_CHECKING:
     from hf2q.types import Bytes
 
 
-def open_gguf(path: str | os.PathLike[str]) -> GgufFile:
+def open_gguf(path: str | os.PathLike[str], available: int | None = None) -> GgufFile:
     """Map the file and read its header.
+
+    available  how many bytes at its beginning hold what they should, when the rest is a hole; default all
 
     Returns: the open file, to be used in a `with` statement. As with every mapped file, the system ends the process if
     somebody cuts the file short while it is open.
     Errors: MissingFileError when there is none, SourceError when it cannot be opened, FormatError for anything wrong
-    in it, naming the file, the place, what was found and what was expected.
+    in it, naming the file, the place, what was found and what was expected; IncompleteHeaderError when the header goes
+    on after what is `available`.
     """
     name = os.fspath(path)
     descriptor, size = open_regular(name)
@@ -58,7 +62,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GgufFile:
     finally:
         os.close(descriptor)
     try:
-        return GgufFile(name, mapped, size)
+        return GgufFile(name, mapped, size, available)
     except BaseException:
         mapped.close()
         raise
@@ -76,12 +80,12 @@ class GgufFile:
     tensors         in file order, by name
     """
 
-    def __init__(self, path: str, mapped: mmap.mmap, size: int) -> None:
+    def __init__(self, path: str, mapped: mmap.mmap, size: int, available: int | None = None) -> None:
         """Read the header of `mapped`; use `open_gguf`."""
         self.path = path
         self.size = size
         self._map: mmap.mmap | None = mapped
-        cursor = Cursor(mapped, size, path)
+        cursor = Cursor(mapped, size, path, available)
         self.version = _read_version(cursor)
         n_tensors = _read_count(cursor, "tensors", MIN_TENSOR_RECORD)
         n_keys = _read_count(cursor, "keys", MIN_KEY_RECORD)
@@ -145,6 +149,14 @@ class GgufFile:
         view = memoryview(self._map)[tensor.offset : tensor.offset + tensor.nbytes]
         return np.asarray(view).reshape(tensor.rows, tensor.row_bytes)
 
+    def release(self, name: str) -> None:
+        """Let go of the memory that reading a tensor took; it can be read again."""
+        tensor = self.tensors[name]
+        first = -(-tensor.offset // mmap.PAGESIZE) * mmap.PAGESIZE  # pages shared with neighbours stay
+        length = (tensor.offset + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+        if self._map is not None and length > 0 and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, first, length)
+
     def close(self) -> None:
         """Unmap the file, now or, while views of it are in use, when the last of them is gone."""
         if self._map is not None:
@@ -189,7 +201,7 @@ def _read_version(cursor: Cursor) -> int:
 def _read_count(cursor: Cursor, what: str, smallest: int) -> int:
     start = cursor.position
     count = cursor.i64(f"the number of {what}")
-    left = cursor.end - cursor.position
+    left = min(cursor.size, MAX_HEADER_BYTES) - cursor.position
     if not 0 <= count <= left // smallest:
         raise cursor.error(
             f"the number of {what} is {count}, but the {left} bytes that follow hold at most {left // smallest}",

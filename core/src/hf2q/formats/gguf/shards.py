@@ -130,7 +130,17 @@ class ShardedWriter:
         self._waiting = list(zip(paths, plans, strict=True))
         self._shard_of = {tensor.name: index for index, plan in enumerate(plans) for tensor in plan.tensors}
         self._writers: list[GgufWriter] = []
+        self._hashing = False
         self._next()
+
+    def start_hash(self) -> None:
+        """Hash the files while they are written, for `hashes`; to be called before the first `write`."""
+        self._hashing = True
+        self._writers[-1].start_hash()
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of the finished files by path, in hexadecimal digits; nothing unless `start_hash` was called."""
+        return {path: digest for writer in self._writers for path, digest in writer.hashes().items()}
 
     def write(self, name: str, data: Bytes) -> None:
         """Append `data` to the tensor `name`, which is the current one or the next. Errors: WriteError."""
@@ -166,3 +176,5 @@ class ShardedWriter:
     def _next(self) -> None:
         path, plan = self._waiting.pop(0)
         self._writers.append(GgufWriter(path, plan))
+        if self._hashing:
+            self._writers[-1].start_hash()

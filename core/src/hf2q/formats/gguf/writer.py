@@ -6,7 +6,6 @@ when everything is on disk; whatever goes wrong before, nothing is left.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import stat
@@ -14,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hf2q.errors import WriteError
+from hf2q.formats.digest import WrittenDigest
 from hf2q.formats.gguf.encode import alignment_of, encode_header
 from hf2q.formats.gguf.layout import padded
+from hf2q.formats.temporary import create_unfinished, hint_for
 from hf2q.types import Plan, TensorPlan
 
 if TYPE_CHECKING:
     from hf2q.types import Bytes
 
 log = logging.getLogger(__name__)
-
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class GgufWriter:
@@ -46,16 +45,28 @@ class GgufWriter:
         self._index = 0
         self._done = 0
         self._folder = self._target.parent
-        stem = os.fsdecode(os.fsencode(self._target.name)[:200])  # names of files end at 255 bytes
-        self._temporary = self._folder / f".{stem}.{os.getpid()}.tmp"
         self._check_target()
-        self._descriptor: int | None = self._create()
+        self._descriptor: int | None
+        self._descriptor, self._temporary = self._create()
+        self._finished = False
         self._pending = True
+        self._header = header
+        self._hash: WrittenDigest | None = None
+        self._sha256 = ""
         try:
             self._put(memoryview(header))
         except BaseException:
             self.abort()
             raise
+
+    def start_hash(self) -> None:
+        """Hash the file while it is written, for `hashes`; to be called before the first `write`."""
+        self._hash = WrittenDigest()
+        self._hash.update(self._header)
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of the finished file by its path, in hexadecimal digits; nothing unless `start_hash` was called."""
+        return {self._path: self._sha256} if self._sha256 else {}
 
     def write(self, name: str, data: Bytes) -> None:
         """Append `data`, C-contiguous uint8 of any shape, to the tensor `name`.
@@ -94,19 +105,21 @@ class GgufWriter:
             if size != self._total:
                 raise self._refuse(f"the file has {size} bytes, expected {self._total}")
             os.fsync(descriptor)
-            self._descriptor = None
-            os.close(descriptor)
+            if self._hash is not None:
+                self._sha256 = self._hash.hexdigest()
+            self._finished = True
         except OSError as error:
             self._remove()
             raise self._failed(error) from error
 
     def publish(self) -> None:
         """The second half of `close`: give the finished file its name."""
-        if self._descriptor is not None or not self._pending:
+        if not self._finished or not self._pending:
             raise WriteError(f"{self._path} is not finished, so it cannot get its name")
         try:
             self._temporary.replace(self._target)
             self._pending = False
+            self._close()  # only now: the open file holds the lock that says that it is not abandoned
         except OSError as error:
             self._remove()
             raise self._failed(error) from error
@@ -136,14 +149,9 @@ class GgufWriter:
                 hint="free some space or choose an output path on another disk",
             )
 
-    def _create(self) -> int:
+    def _create(self) -> tuple[int, Path]:
         try:
-            return os.open(self._temporary, _CREATE, 0o666)
-        except FileExistsError:
-            raise WriteError(
-                f"{self._path} cannot be written: {self._temporary} exists already",
-                hint="if no other conversion is running, delete that file",
-            ) from None
+            return create_unfinished(self._target)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -167,12 +175,14 @@ class GgufWriter:
         try:
             while done < len(view):
                 done += os.write(descriptor, view[done:])
+            if self._hash is not None:
+                self._hash.update(view)
         except OSError as error:
             self._remove()
             raise self._failed(error) from error
 
     def _open(self) -> int:
-        if self._descriptor is None:
+        if self._descriptor is None or self._finished:
             raise WriteError(f"{self._path} is not being written any more: its writer was closed or has failed")
         return self._descriptor
 
@@ -181,21 +191,26 @@ class GgufWriter:
         return WriteError(f"{self._path}: {message}")
 
     def _failed(self, error: OSError) -> WriteError:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        hint = "free some space or choose an output path on another disk" if full else None
-        return WriteError(f"{self._path} cannot be written: {error.strerror} ({self._total} bytes needed)", hint=hint)
+        return WriteError(
+            f"{self._path} cannot be written: {error.strerror} ({self._total} bytes needed)", hint=hint_for(error)
+        )
 
     def _remove(self) -> None:
         self._pending = False
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        if self._hash is not None:
+            self._hash.close()
         try:
             self._temporary.unlink()
         except FileNotFoundError:
             pass
         except OSError as error:
             log.warning("the unfinished file %s could not be removed: %s", self._temporary, error.strerror)
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _sync_folder(self) -> None:
         """Make the new name durable. The file is complete by now, so a file system that cannot is only noted."""

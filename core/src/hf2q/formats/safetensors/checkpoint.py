@@ -14,6 +14,7 @@ from hf2q.formats.safetensors.shards import INDEX, find_shards
 from hf2q.types import Record, TensorInfo
 
 if TYPE_CHECKING:
+    from hf2q.formats.safetensors.rows import RawRows
     from hf2q.types import Rows
 
 
@@ -30,6 +31,17 @@ def open_checkpoint(directory: str | os.PathLike[str]) -> Checkpoint:
     Errors: MissingFileError for files that are not there; FormatError for a file that breaks the format, for an index
     and files that disagree, and for a tensor that two files hold. Each names file and tensor.
     """
+    try:
+        return _open(directory)
+    except FormatError as error:
+        if error.hint is None:
+            error.hint = (
+                "the checkpoint is damaged, or files of two are mixed: download it again, or save the model anew"
+            )
+        raise
+
+
+def _open(directory: str | os.PathLike[str]) -> Checkpoint:
     folder = os.fspath(directory)
     shards = find_shards(folder)
     headers = {file: read_header(folder, file) for file in shards.files}
@@ -72,10 +84,21 @@ class Checkpoint:
         """
         from hf2q.formats.safetensors.rows import StoredRows
 
+        info = self._info(name)
+        return StoredRows(self.directory, info, self._headers[info.file].identity)
+
+    def raw(self, name: str) -> RawRows:
+        """The bytes of a tensor, for dtypes that mean nothing alone. Errors: TensorMismatchError."""
+        from hf2q.formats.safetensors.rows import RawRows
+
+        info = self._info(name)
+        return RawRows(self.directory, info, self._headers[info.file].identity)
+
+    def _info(self, name: str) -> TensorInfo:
         info = self.tensors.get(name)
         if info is None:
             raise TensorMismatchError(f"{self.directory}: there is no tensor {name!r} among its {len(self.tensors)}")
-        return StoredRows(self.directory, info, self._headers[info.file].identity)
+        return info
 
 
 def _check_index(folder: str, weight_map: Mapping[str, str], tensors: Mapping[str, TensorInfo]) -> None:

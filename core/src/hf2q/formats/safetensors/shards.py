@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from hf2q.errors import FormatError, MissingFileError, SourceError, listing
@@ -34,24 +35,35 @@ def find_shards(directory: str) -> Shards:
     Errors: MissingFileError when there is no checkpoint or a file of it is missing; FormatError for a bad index.
     """
     names = _names(directory)
+    weight_map = read_index(str(Path(directory, INDEX))) if INDEX in names else None
+    return choose_shards(
+        directory, names, weight_map, lambda file: _exists(Path(directory, file)), "download the checkpoint again"
+    )
+
+
+def choose_shards(
+    where: str, names: Sequence[str], weight_map: dict[str, str] | None, exists: Callable[[str], bool], hint: str
+) -> Shards:
+    """Decide by names alone; `names` are the files beside config.json, `hint` what to do about one that is missing.
+
+    Errors: as `find_shards`; `where` names the checkpoint in them.
+    """
     found = tuple(name for name in names if name.startswith("model") and name.endswith(".safetensors"))
-    if INDEX not in names:
+    if weight_map is None:
         if not found:
-            raise _nothing(directory, names)
-        _check_numbers(directory, found)
+            raise _nothing(where, list(names))
+        _check_numbers(where, found, hint)
         return Shards(files=found, weight_map=None)
-    weight_map = _read_index(str(Path(directory, INDEX)))
     files = tuple(sorted(set(weight_map.values())))
     if SINGLE in found and SINGLE not in files:
         raise FormatError(
-            f"{directory} has both {SINGLE} and an index ({INDEX}) that does not name it, expected one checkpoint",
+            f"{where} has both {SINGLE} and an index ({INDEX}) that does not name it, expected one checkpoint",
             hint="remove the one that is out of date",
         )
-    missing = [file for file in files if not _exists(Path(directory, file))]
+    missing = [file for file in files if not exists(file)]
     if missing:
         raise MissingFileError(
-            f"{directory} lacks {len(missing)} of the {len(files)} files that {INDEX} names: {listing(missing)}",
-            hint="download the checkpoint again",
+            f"{where} lacks {len(missing)} of the {len(files)} files that {INDEX} names: {listing(missing)}", hint=hint
         )
     return Shards(files=files, weight_map=weight_map)
 
@@ -91,7 +103,7 @@ def _nothing(directory: str, names: list[str]) -> MissingFileError:
     return MissingFileError(message, hint="name the folder that holds config.json and the weights")
 
 
-def _check_numbers(directory: str, files: tuple[str, ...]) -> None:
+def _check_numbers(directory: str, files: tuple[str, ...], hint: str) -> None:
     """Without an index, names like model-00001-of-00003.safetensors still tell that a file is missing."""
     for file in files:
         match = _NUMBERED.fullmatch(file)
@@ -103,7 +115,7 @@ def _check_numbers(directory: str, files: tuple[str, ...]) -> None:
             example = f"{match['stem']}-{1:0{width}}-of-{match['total']}{match['suffix']}"
             raise MissingFileError(
                 f"{directory} has {present} files of the series {example}, expected {total}",
-                hint="download the checkpoint again",
+                hint=hint,
             )
 
 
@@ -111,7 +123,8 @@ def _same_series(one: re.Match[str], other: re.Match[str] | None) -> bool:
     return other is not None and (one["stem"], one["total"]) == (other["stem"], other["total"])
 
 
-def _read_index(path: str) -> dict[str, str]:
+def read_index(path: str) -> dict[str, str]:
+    """Which file holds which tensor, by an index file. Errors: MissingFileError, SourceError, FormatError."""
     descriptor, size = open_regular(path)
     try:
         if size > MAX_HEADER_BYTES:

@@ -11,7 +11,11 @@ from typing import Any
 
 from hf2q.errors import LoadError
 from hf2q.formats.tokenizer.metadata import HINT, PREFIX, TokenizerData
-from hf2q.formats.tokenizer.vocabulary import BYTE, NORMAL, UNUSED
+from hf2q.formats.tokenizer.models import BERT, GEMMA4, MAX_WORD
+from hf2q.formats.tokenizer.spelling import ByteLevel
+from hf2q.formats.tokenizer.steps import SPACE
+from hf2q.formats.tokenizer.vocabulary import BYTE, NORMAL, UNUSED, USER_DEFINED
+from hf2q.formats.tokenizer.wordpiece import CONTINUATION
 from hf2q.types import PreTokenizer
 
 PLAIN = (NORMAL, BYTE)
@@ -37,43 +41,94 @@ def tokens_by_text(data: TokenizerData) -> tuple[dict[str, int], dict[str, int]]
     return plain, marked
 
 
-def build_backend(data: TokenizerData, plain: dict[str, int], marked: Mapping[str, int], pre: PreTokenizer) -> Any:
-    """A `tokenizers.Tokenizer` over the ordinary tokens `plain`, with their ids.
+def build_backend(
+    data: TokenizerData, plain: dict[str, int], marked: Mapping[str, int], pre: PreTokenizer | None, spelling: ByteLevel
+) -> Any:
+    """A `tokenizers.Tokenizer` over the ordinary tokens `plain`, with their ids; `pre` only for ``gpt2``.
 
     Text can never become one of `marked`: they are not in its vocabulary, and merges that would form one are left out.
+    The unknown token is the exception, which stands for words that WordPiece cannot spell; so are user-defined tokens
+    of WordPiece, which are found in normalised text and therefore here.
     Errors: LoadError when `tokenizers` is missing, for a merge that names no token, and for an unusable `pre`.
     """
     try:
         import tokenizers
-        from tokenizers import normalizers, pre_tokenizers
+        from tokenizers import normalizers
     except ImportError as error:
         raise LoadError(
             f"the package tokenizers cannot be imported: {error}", hint='pip install "hf2q[serve]"'
         ) from error
+    if data.model == BERT:
+        return _word_piece(data, plain, spelling)
+    if data.model == GEMMA4:
+        backend = tokenizers.Tokenizer(_bpe(data, plain, marked, byte_fallback=True, fuse_unk=True))
+        backend.normalizer = normalizers.Replace(" ", SPACE)
+        return backend
+    assert pre is not None
+    backend = tokenizers.Tokenizer(_bpe(data, plain, marked, ignore_merges=pre.ignore_merges))
+    _set_steps(backend, pre)
+    return backend
+
+
+def _set_steps(backend: Any, pre: PreTokenizer) -> None:
+    from tokenizers import Regex, normalizers, pre_tokenizers
+
     if pre.normalizer not in ("", "NFC"):
         raise LoadError(f"pre-tokenizer {pre.name!r} has the normalizer {pre.normalizer!r}, expected NFC or none")
-    backend = tokenizers.Tokenizer(_model(data, plain, marked, pre.ignore_merges))
     steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if pre.digits else []
     try:
-        steps += [pre_tokenizers.Split(tokenizers.Regex(regex), "isolated") for regex in pre.split]
+        steps += [pre_tokenizers.Split(Regex(regex), "isolated") for regex in pre.split]
     except Exception as error:  # the library raises no narrower class
         raise LoadError(f"pre-tokenizer {pre.name!r} has an expression that cannot be compiled: {error}") from error
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=pre.add_prefix_space, use_regex=False))
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     if pre.normalizer:
         backend.normalizer = normalizers.NFC()
+
+
+def _word_piece(data: TokenizerData, plain: Mapping[str, int], spelling: ByteLevel) -> Any:
+    from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+    if "unk" not in data.ids:
+        raise LoadError(f"{PREFIX}unknown_token_id is missing, expected the id of a token in use", hint=HINT)
+    number = data.ids["unk"]
+    unknown = data.tokens[number] if data.types[number] not in PLAIN else spelling.merged(data.tokens[number], NORMAL)
+    vocab = {spelling.merged(text, NORMAL): token for text, token in plain.items()}
+    if len(vocab) != len(plain):
+        raise LoadError(f"{PREFIX}tokens: two tokens stand for the same part of a word", hint=HINT)
+    added = {
+        spelling.merged(text, USER_DEFINED): token
+        for token, (text, kind) in enumerate(zip(data.tokens, data.types, strict=True))
+        if kind == USER_DEFINED
+    }
+    backend = Tokenizer(
+        models.WordPiece(
+            vocab={**vocab, **added, unknown: number},
+            unk_token=unknown,
+            continuing_subword_prefix=CONTINUATION,
+            max_input_chars_per_word=MAX_WORD,
+        )
+    )
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=True,
+        strip_accents=data.normalizer["strip_accents"],
+        lowercase=data.normalizer["lowercase"],
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.add_tokens([AddedToken(text, normalized=True) for text in added if text])
     return backend
 
 
-def _model(data: TokenizerData, plain: dict[str, int], marked: Mapping[str, int], ignore_merges: bool) -> Any:
+def _bpe(data: TokenizerData, plain: dict[str, int], marked: Mapping[str, int], **options: bool) -> Any:
     from tokenizers import models
 
     try:
-        return models.BPE(vocab=plain, merges=data.merges, ignore_merges=ignore_merges)
+        return models.BPE(vocab=plain, merges=data.merges, **options)
     except Exception:  # the library raises no narrower class; what is wrong with the merges is found out below
         merges = _usable_merges(data.merges, plain, marked)
     try:
-        return models.BPE(vocab=plain, merges=merges, ignore_merges=ignore_merges)
+        return models.BPE(vocab=plain, merges=merges, **options)
     except Exception as error:
         raise LoadError(f"the tokenizer's vocabulary cannot be used: {error}", hint=HINT) from error
 

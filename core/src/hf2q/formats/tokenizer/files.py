@@ -5,6 +5,7 @@ Lowest module of the tokenizer package. Nothing is opened before its size is kno
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,6 +73,26 @@ def read_object(path: Path, *, required: bool = False, hint: str | None = None) 
     if not isinstance(parsed, dict):
         raise ConfigError(f"{path} holds {kind(parsed)}, expected an object")
     return parsed
+
+
+def doubled_name(data: bytes, *keys: str) -> str | None:
+    """A name that occurs twice in the object at `keys` of a JSON text; None when there is none, or no such object.
+
+    Parsers keep the last of two, so that nothing else would tell.
+    """
+    raw = msgspec.Raw(data)
+    try:
+        for key in keys:
+            raw = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get(key, msgspec.Raw(b"{}"))
+        pairs = json.loads(bytes(raw), object_pairs_hook=list)
+    except ValueError:  # another type: reported where the value is used
+        return None
+    seen: set[str] = set()
+    for name, _ in pairs if bytes(raw).lstrip().startswith(b"{") else ():
+        if name in seen:
+            return str(name)
+        seen.add(name)
+    return None
 
 
 def kind(value: object) -> str:

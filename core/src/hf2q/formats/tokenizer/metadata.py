@@ -10,8 +10,10 @@ import msgspec
 
 from hf2q.errors import LoadError
 from hf2q.formats.tokenizer.ending import KEYS
-from hf2q.formats.tokenizer.special import ADD_KEYS, ID_KEYS
-from hf2q.formats.tokenizer.vocabulary import BYTE, NORMAL, UNUSED
+from hf2q.formats.tokenizer.models import BERT, BYTE_TOKEN, GEMMA4, GPT2
+from hf2q.formats.tokenizer.special import ADD_KEYS, ID_KEYS, NORMALIZER_KEYS
+from hf2q.formats.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNUSED
+from hf2q.formats.tokenizer.wordpiece import DEFAULT_IDS
 
 log = logging.getLogger(__name__)
 
@@ -22,26 +24,35 @@ HINT = "convert the model again; the file's tokenizer is damaged or was written 
 class TokenizerData(msgspec.Struct, frozen=True, kw_only=True):
     """What a GGUF file says about its tokenizer, with every type, length and range checked.
 
-    ids  special token ids by role (``bos``, ``eos``, ``pad`` …), each inside the vocabulary
-    add  the add_bos/add_eos/add_sep flags that are present
+    model       ``gpt2``, ``gemma4`` or ``bert``
+    pre         name of the pre-tokenizer
+    merges      none for ``bert``
+    ids         special token ids by role (``bos``, ``eos``, ``pad`` …), each inside the vocabulary
+    add         the add_bos/add_eos/add_sep flags that are present, and those that the model implies
+    normalizer  ``lowercase`` and ``strip_accents``, for ``bert``
+    suppressed  ids that must never be generated, each inside the vocabulary
     """
 
+    model: str
     pre: str
     tokens: Sequence[str]
     types: Sequence[int]
     merges: list[tuple[str, str]]
     ids: dict[str, int]
     add: dict[str, bool]
+    normalizer: dict[str, bool]
+    suppressed: frozenset[int]
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> TokenizerData:
     """The tokenizer keys of `metadata`, each array read once. Errors: LoadError naming the key."""
     model = _text(metadata, "model")
-    if model != "gpt2":
+    if model not in (GPT2, GEMMA4, BERT):
         raise LoadError(
-            f"{PREFIX}model is {model!r}, expected 'gpt2'", hint="only byte-level BPE tokenizers can be run"
+            f"{PREFIX}model is {model!r}, expected 'gpt2', 'gemma4' or 'bert'",
+            hint="byte-level BPE, Gemma 4 and WordPiece tokenizers can be run",
         )
-    pre = _text(metadata, "pre")
+    pre = GEMMA4 if model == GEMMA4 else _text(metadata, "pre")
     tokens = _array(metadata, "tokens", str)
     types = _array(metadata, "token_type", int)
     if len(types) != len(tokens):
@@ -49,13 +60,25 @@ def check_metadata(metadata: Mapping[str, Any]) -> TokenizerData:
     unknown = sorted({value for value in set(types) if not NORMAL <= value <= BYTE})
     if unknown:
         raise LoadError(f"{PREFIX}token_type has the value {unknown[0]}, expected {NORMAL} to {BYTE}", hint=HINT)
+    merges = [] if model == BERT else _merges(_array(metadata, "merges", str))
+    if model == GEMMA4:
+        _check_bytes(tokens, types)
+        types = _with_markers(tokens, types, merges)
+    add = {role: value for role, key in ADD_KEYS.items() if (value := _flag(metadata, key)) is not None}
+    if model != GPT2:
+        add["bos"] = True  # whatever the file says. Source: llama.cpp src/llama-vocab.cpp, `load` and `tokenize`
+    if model == BERT:
+        add["eos"] = True
     return TokenizerData(
+        model=model,
         pre=pre,
         tokens=tokens,
         types=types,
-        merges=_merges(_array(metadata, "merges", str)),
-        ids=_ids(metadata, types),
-        add=_flags(metadata),
+        merges=merges,
+        ids=_ids(metadata, types, DEFAULT_IDS if model == BERT else {}),
+        add=add,
+        normalizer=_normalizer(metadata) if model == BERT else {},
+        suppressed=_suppressed(metadata, len(tokens)),
     )
 
 
@@ -90,7 +113,33 @@ def _merges(lines: Sequence[str]) -> list[tuple[str, str]]:
     raise LoadError(f"{PREFIX}merges[{place}] is {lines[place]!r}, expected two texts and a space", hint=HINT)
 
 
-def _ids(metadata: Mapping[str, Any], types: Sequence[int]) -> dict[str, int]:
+def _check_bytes(tokens: Sequence[str], types: Sequence[int]) -> None:
+    for number, kind in enumerate(types):
+        if kind == BYTE and not BYTE_TOKEN.fullmatch(tokens[number]):
+            raise LoadError(f"{PREFIX}tokens[{number}] is {tokens[number]!r}, expected a byte like '<0x0A>'", hint=HINT)
+
+
+def _with_markers(tokens: Sequence[str], types: Sequence[int], merges: Sequence[tuple[str, str]]) -> Sequence[int]:
+    """`types` with the markers that a converter has let pass as ordinary text: ``<|video|>`` becomes CONTROL.
+
+    Only tokens that look like a marker and that no merge makes, so that text could never become one otherwise.
+    """
+    looks = [
+        number
+        for number, text in enumerate(tokens)
+        if types[number] == NORMAL and text[:1] == "<" and text[-1:] == ">" and (text[1:2] == "|" or text[-2:-1] == "|")
+    ]
+    if not looks:
+        return types
+    made = {left + right for left, right in merges}
+    changed = list(types)
+    for number in looks:
+        if tokens[number] not in made:
+            changed[number] = CONTROL
+    return tuple(changed)
+
+
+def _ids(metadata: Mapping[str, Any], types: Sequence[int], defaults: Mapping[str, int]) -> dict[str, int]:
     """Ids by role. One outside the vocabulary counts as absent, as in llama.cpp src/llama-vocab.cpp, `load`."""
     keys = {role: key for role, key in ID_KEYS.items() if key}
     keys.update({role: f"{PREFIX}{role}_token_id" for role in KEYS})
@@ -98,7 +147,9 @@ def _ids(metadata: Mapping[str, Any], types: Sequence[int]) -> dict[str, int]:
     for role, key in keys.items():
         value = metadata.get(key)
         if value is None:
-            continue
+            value = defaults.get(key)
+            if value is None or value >= len(types):
+                continue
         if type(value) is not int:
             raise LoadError(f"{key} is {type(value).__name__}, expected a whole number", hint=HINT)
         if not 0 <= value < len(types):
@@ -110,13 +161,23 @@ def _ids(metadata: Mapping[str, Any], types: Sequence[int]) -> dict[str, int]:
     return ids
 
 
-def _flags(metadata: Mapping[str, Any]) -> dict[str, bool]:
-    flags = {}
-    for role, key in ADD_KEYS.items():
-        value = metadata.get(key)
-        if value is None:
-            continue
-        if type(value) is not bool:
-            raise LoadError(f"{key} is {type(value).__name__}, expected a truth value", hint=HINT)
-        flags[role] = value
-    return flags
+def _flag(metadata: Mapping[str, Any], key: str) -> bool | None:
+    value = metadata.get(key)
+    if value is not None and type(value) is not bool:
+        raise LoadError(f"{key} is {type(value).__name__}, expected a truth value", hint=HINT)
+    return value
+
+
+def _normalizer(metadata: Mapping[str, Any]) -> dict[str, bool]:
+    """Both on unless the file says otherwise; accents go with the capitals unless it says so of them."""
+    lowercase = _flag(metadata, NORMALIZER_KEYS["lowercase"])
+    lowercase = True if lowercase is None else lowercase
+    strip = _flag(metadata, NORMALIZER_KEYS["strip_accents"])
+    return {"lowercase": lowercase, "strip_accents": lowercase if strip is None else strip}
+
+
+def _suppressed(metadata: Mapping[str, Any], n_vocab: int) -> frozenset[int]:
+    """Ids outside the vocabulary are left out. Source: llama.cpp src/llama-vocab.cpp, `load`."""
+    if metadata.get(f"{PREFIX}suppress_tokens") is None:
+        return frozenset()
+    return frozenset(number for number in _array(metadata, "suppress_tokens", int) if 0 <= number < n_vocab)

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from hf2q.errors import ConfigError
+from hf2q.formats.tokenizer.added import AddedToken, read_added_tokens
 from hf2q.formats.tokenizer.alphabet import BYTE_OF_CHAR
 from hf2q.formats.tokenizer.files import kind, read_object
-from hf2q.formats.tokenizer.special import read_special
-from hf2q.formats.tokenizer.structure import check_model, pick_pre_tokenizer
+from hf2q.formats.tokenizer.models import BERT, GEMMA4, GPT2, check_model
+from hf2q.formats.tokenizer.read_bert import bert_fields
+from hf2q.formats.tokenizer.read_gemma4 import gemma4_fields
+from hf2q.formats.tokenizer.source import TokenizerSource, open_tokenizer
+from hf2q.formats.tokenizer.special import read_normalizer, read_special
+from hf2q.formats.tokenizer.structure import pick_pre_tokenizer
 from hf2q.formats.tokenizer.template import read_templates
-from hf2q.formats.tokenizer.vocabulary import read_added_tokens, read_merges, read_vocabulary, token_arrays
+from hf2q.formats.tokenizer.vocabulary import read_merges, read_vocabulary, token_arrays
 from hf2q.types import MetadataField, PreTokenizer, ValueType
 
 log = logging.getLogger(__name__)
@@ -29,46 +34,68 @@ def read_tokenizer(
     pre_tokenizers: Sequence[PreTokenizer],
     pre: str | None = None,
 ) -> tuple[MetadataField, ...]:
-    """Every ``tokenizer.*`` field of a byte-level BPE, in the order and types of llama.cpp's converter.
+    """Every ``tokenizer.*`` field of a checkpoint, in the order and types of llama.cpp's converter.
 
     directory       holds ``tokenizer.json`` and, if any, ``tokenizer_config.json`` and the chat template
-    vocab_size      length of the token arrays; missing ids become ``[PADi]``
+    vocab_size      length of the token arrays, rows of the embedding; missing ids become ``[PADi]``
     config          the parsed ``config.json``, whole (``text_config`` is looked into)
     pre_tokenizers  the known ones; the first whose structure is that of ``tokenizer.json`` is named
     pre             name of one of them, taken without comparing structures
 
-    Source: llama.cpp conversion/base.py, `_set_vocab_gpt2`; gguf-py/gguf/vocab.py, `SpecialVocab.add_to_gguf`.
+    Source: llama.cpp conversion/base.py, `_set_vocab_gpt2`, conversion/gemma.py, `Gemma4Model.set_vocab`,
+    conversion/bert.py, `BertModel.set_vocab`; gguf-py/gguf/vocab.py, `SpecialVocab.add_to_gguf`.
     Errors: MissingFileError without ``tokenizer.json``; FormatError for broken JSON; ConfigError for anything that is
     not understood or that GGUF cannot express.
     """
     if not 0 < vocab_size <= MAX_TOKENS:
         raise ConfigError(f"{directory}/config.json: vocab_size is {vocab_size}, expected 1 to {MAX_TOKENS}")
-    path = directory / "tokenizer.json"
-    hint = "save the tokenizer in its fast form, e.g. AutoTokenizer.from_pretrained(SRC).save_pretrained(SRC)"
-    tokenizer = read_object(path, required=True, hint=hint) or {}
-    tokenizer_config = read_object(directory / "tokenizer_config.json") or {}
-    legacy = (
-        read_object(directory / "special_tokens_map.json") or {},
-        read_object(directory / "added_tokens.json") or {},
-    )
-    where = str(directory)
-    model = check_model(tokenizer, str(path))
-    vocab = read_vocabulary(model, str(path))
-    _check_unknown(model, vocab, str(path))
-    added = read_added_tokens(tokenizer, tokenizer_config, legacy, vocab, where)
-    tokens, types = token_arrays(vocab, added, vocab_size, where)
-    merges = read_merges(model, vocab, str(path))
-    record = pick_pre_tokenizer(tokenizer, pre_tokenizers, pre, str(path))
-    log.info("tokenizer: %d tokens, %d merges, pre-tokenizer %s", len(tokens), len(merges), record.name)
+    source = open_tokenizer(directory, config)
+    check_model(source.tokenizer, source.path)
+    record = pick_pre_tokenizer(source.tokenizer, pre_tokenizers, pre, source.path)
+    fields = {GPT2: _gpt2_fields, GEMMA4: gemma4_fields, BERT: bert_fields}[record.model](source, vocab_size, record)
+    log.info("tokenizer: %s, %d tokens, pre-tokenizer %s", record.model, vocab_size, record.name)
+    return fields
+
+
+def _gpt2_fields(source: TokenizerSource, vocab_size: int, record: PreTokenizer) -> tuple[MetadataField, ...]:
+    model = source.tokenizer["model"]
+    vocab = read_vocabulary(model, source.path)
+    _check_unknown(model, vocab, source.path)
+    added = read_added_tokens(source, vocab, GPT2)
+    _check_vocab_json(source, vocab, added)
+    tokens, types = token_arrays(vocab, added, vocab_size, source.where)
     return (
-        MetadataField.string("tokenizer.ggml.model", "gpt2"),
+        MetadataField.string("tokenizer.ggml.model", GPT2),
         MetadataField.string("tokenizer.ggml.pre", record.name),
         MetadataField.array("tokenizer.ggml.tokens", ValueType.STRING, tokens),
         MetadataField.array("tokenizer.ggml.token_type", ValueType.INT32, types),
-        MetadataField.array("tokenizer.ggml.merges", ValueType.STRING, merges),
-        *read_special(tokenizer, tokenizer_config, config, where),
-        *read_templates(directory, tokenizer_config),
+        MetadataField.array("tokenizer.ggml.merges", ValueType.STRING, read_merges(model, vocab, source.path)),
+        *read_special(source),
+        *read_templates(source.directory, source.settings),
+        *read_normalizer(source),
     )
+
+
+def _check_vocab_json(source: TokenizerSource, vocab: Mapping[str, int], added: Mapping[int, AddedToken]) -> None:
+    """See that ``vocab.json``, the older form, where there is one, does not contradict ``tokenizer.json``.
+
+    Tokens that only one of them has are no contradiction. Errors: ConfigError naming the first that is.
+    """
+    path = source.directory / "vocab.json"
+    older = read_object(path)
+    if older is None:
+        return
+    ids = {**vocab, **{token.content: number for number, token in added.items()}}
+    texts = {number: text for text, number in ids.items()}
+    for text, number in older.items():
+        known = ids.get(text)
+        taken = texts.get(number) if type(number) is int else None
+        if (known is None and taken is not None) or (known is not None and known != number):
+            other = f"{text!r} the id {known}" if known is not None else f"the id {number} to {taken!r}"
+            raise ConfigError(
+                f"{path} gives the token {text!r} the id {number!r}, tokenizer.json gives {other}",
+                hint="the two files belong to different models; remove the one that is wrong",
+            )
 
 
 def _check_unknown(model: Mapping[str, Any], vocab: Mapping[str, int], where: str) -> None:

@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf2q.errors import ConfigError
-from hf2q.formats.tokenizer.files import expect
+from hf2q.formats.tokenizer.files import expect, member
+from hf2q.formats.tokenizer.models import BERT, gguf_model
+from hf2q.formats.tokenizer.source import TokenizerSource
+from hf2q.formats.tokenizer.steps import flatten
 from hf2q.types import MetadataField
 
 log = logging.getLogger(__name__)
@@ -32,23 +35,47 @@ ID_KEYS = {
 ADD_KEYS = {role: f"tokenizer.ggml.add_{role}_token" for role in ("bos", "eos", "sep")}
 
 
-def read_special(
-    tokenizer: Mapping[str, Any], tokenizer_config: Mapping[str, Any], config: Mapping[str, Any], where: str
-) -> tuple[MetadataField, ...]:
-    """Id fields, then flag fields. Arguments are the parsed files. Errors: ConfigError naming file and key."""
-    reader = _Reader(tokenizer_config, where)
-    reader.post_processor(tokenizer.get("post_processor"))
-    ids = reader.resolve(tokenizer.get("added_tokens") or [], config)
+NORMALIZER_KEYS = {key: f"tokenizer.ggml.normalizer.{key}" for key in ("lowercase", "strip_accents")}
+
+
+def read_special(source: TokenizerSource, n_vocab: int | None = None) -> tuple[MetadataField, ...]:
+    """Id fields, then flag fields; ids of `n_vocab` and more are left out. Errors: ConfigError naming file and key."""
+    reader = _Reader(source.settings, source.where, gguf_model(source.tokenizer, source.path), n_vocab)
+    reader.post_processor(source.tokenizer.get("post_processor"))
+    ids = reader.resolve(source.tokenizer.get("added_tokens") or [], source.config)
     reader.check_added(ids)
     fields = [MetadataField.u32(ID_KEYS[role], number) for role, number in ids.items() if ID_KEYS[role]]
     fields += [MetadataField.boolean(ADD_KEYS[role], value) for role, value in reader.add.items() if role in ADD_KEYS]
     return tuple(fields)
 
 
+def read_normalizer(source: TokenizerSource) -> tuple[MetadataField, ...]:
+    """Whether text is put in lower case and loses its accents, where the normalizer says so; null says nothing.
+
+    Source: llama.cpp gguf-py/gguf/vocab.py, `SpecialVocab._parse_normalizer`. Errors: ConfigError for other types.
+    """
+    found: dict[str, bool | None] = dict.fromkeys(NORMALIZER_KEYS)
+    here = f"{source.path}: normalizer"
+    for step in flatten(source.tokenizer.get("normalizer"), "normalizers"):
+        name = step.get("type")
+        if name == "Lowercase":
+            found["lowercase"] = True
+        elif name == "StripAccents":
+            found["strip_accents"] = True
+        elif name == "BertNormalizer":
+            for key in NORMALIZER_KEYS:
+                if key in step:
+                    found[key] = None if step[key] is None else member(step, key, bool, here, False)
+    return tuple(
+        MetadataField.boolean(NORMALIZER_KEYS[key], value) for key, value in found.items() if value is not None
+    )
+
+
 class _Reader:
     """The names of special tokens, as the post-processor may change them, and the flags found on the way."""
 
-    def __init__(self, config: Mapping[str, Any], where: str) -> None:
+    def __init__(self, config: Mapping[str, Any], where: str, model: str, n_vocab: int | None) -> None:
+        self.model, self.n_vocab = model, n_vocab
         self.named = dict(config)
         self.configured = bool(config)
         self.where = where
@@ -81,6 +108,8 @@ class _Reader:
                 self.add.setdefault("eos", False)
             elif name == "TemplateProcessing":
                 self._template(entry, here)
+            elif name == "BertProcessing" and self.model == BERT:
+                pass  # [CLS] and [SEP], which a reader of a ``bert`` tokenizer adds whatever the flags say
             elif name == "RobertaProcessing":
                 self._roberta(entry, here)
             else:
@@ -192,6 +221,9 @@ class _Reader:
             return
         if not 0 <= number < 1 << 32:
             raise ConfigError(f"{self.where}/{place} is {number}, expected a token id")
+        if self.n_vocab is not None and number >= self.n_vocab:
+            log.warning("%s/%s is %d, which is outside the vocabulary: not used", self.where, place, number)
+            return
         ids.setdefault(role, number)
 
 

@@ -13,23 +13,24 @@ import msgspec
 
 from hf2q.errors import ConfigError, listing
 from hf2q.formats.tokenizer.alphabet import SPLIT_REGEX
-from hf2q.formats.tokenizer.files import expect, member
+from hf2q.formats.tokenizer.files import member
+from hf2q.formats.tokenizer.models import BERT, GEMMA4, gguf_model
+from hf2q.formats.tokenizer.steps import SPACE, compact, flatten, replaces, split_regex, splits_at_spaces
 from hf2q.types import PreTokenizer
 
-NUMERIC = r"\p{N}"
-"""What a ``Digits`` step splits by. Source: tokenizers `pre_tokenizers/digits.rs`, `char::is_numeric`."""
-
-_SIMILAR = ("split", "digits", "normalizer", "ignore_merges", "add_prefix_space")
+_SIMILAR = ("model", "split", "digits", "normalizer", "ignore_merges", "add_prefix_space", "n_tokens")
 
 
 class Structure(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a ``tokenizer.json`` that decides where text is cut, in the words of `PreTokenizer`."""
 
-    split: tuple[str, ...]
-    digits: bool
-    normalizer: str
-    ignore_merges: bool
-    add_prefix_space: bool
+    model: str
+    split: tuple[str, ...] = ()
+    digits: bool = False
+    normalizer: str = ""
+    ignore_merges: bool = False
+    add_prefix_space: bool = False
+    n_tokens: int = 0
 
 
 def pick_pre_tokenizer(
@@ -40,16 +41,12 @@ def pick_pre_tokenizer(
     Errors: ConfigError when nothing matches, showing what was found, or when `pre` is not the name of a known one.
     """
     if pre is not None:
-        for record in known:
-            if record.name == pre:
-                return record
-        names = listing({record.name for record in known})
-        raise ConfigError(f"unknown pre-tokenizer {pre!r}", hint=f"--pre takes one of: {names}")
+        return _named(pre, known, gguf_model(tokenizer, where), where)
     found = find_structure(tokenizer, where)
     if found is None:
         raise ConfigError(_unknown(tokenizer, where), hint=_pre_hint(known))
     for record in known:
-        if record.model == "gpt2" and not _differences(found, record):
+        if not _differences(found, record):
             return record
     near = _nearest(found, known)
     raise ConfigError(_unknown(tokenizer, where) + (f"; nearest known: {near}" if near else ""), hint=_pre_hint(known))
@@ -57,10 +54,26 @@ def pick_pre_tokenizer(
 
 def find_structure(tokenizer: Mapping[str, Any], where: str) -> Structure | None:
     """The structure of a parsed ``tokenizer.json``; None when it has a step that `Structure` cannot express."""
-    normalizer = _normalizer(tokenizer.get("normalizer"))
-    steps = _flatten(tokenizer.get("pre_tokenizer"), "pretokenizers")
+    kind = gguf_model(tokenizer, where)
+    normalizers = flatten(tokenizer.get("normalizer"), "normalizers")
+    steps = flatten(tokenizer.get("pre_tokenizer"), "pretokenizers")
     model = member(tokenizer, "model", dict, where, {})
-    if normalizer is None or not steps:
+    vocab = model.get("vocab")
+    common: dict[str, Any] = {"model": kind, "n_tokens": len(vocab) if isinstance(vocab, dict) else 0}
+    if kind == BERT:
+        return Structure(**common, normalizer="BertNormalizer") if _is_bert(normalizers, steps) else None
+    common["ignore_merges"] = member(model, "ignore_merges", bool, f"{where}: model", False)
+    if kind == GEMMA4:
+        plain = len(normalizers) == 1 and replaces(normalizers[0], " ", SPACE)
+        return Structure(**common, normalizer="Replace") if plain and all(map(splits_at_spaces, steps)) else None
+    return _byte_level(normalizers, steps, common)
+
+
+def _byte_level(
+    normalizers: list[dict[str, Any]], steps: list[dict[str, Any]], common: Mapping[str, Any]
+) -> Structure | None:
+    names = [entry.get("type") for entry in normalizers]
+    if names not in ([], ["NFC"]) or not steps:
         return None
     *splitting, last = steps
     if last.get("type") != "ByteLevel":
@@ -71,75 +84,49 @@ def find_structure(tokenizer: Mapping[str, Any], where: str) -> Structure | None
         if place == 0 and step.get("type") == "Digits" and step.get("individual_digits") is True:
             digits = True
             continue
-        regex = _split_regex(step)
+        regex = split_regex(step)
         if regex is None:
             return None
         split.append(regex)
     if last.get("use_regex", True):
         split.append(SPLIT_REGEX)
     return Structure(
+        **common,
         split=tuple(split),
         digits=digits,
-        normalizer=normalizer,
-        ignore_merges=member(model, "ignore_merges", bool, f"{where}: model", False),
+        normalizer="NFC" if names else "",
         add_prefix_space=bool(last.get("add_prefix_space", True)),
     )
 
 
-def check_model(tokenizer: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The ``model`` object, checked to be a byte-level BPE without anything that GGUF's ``gpt2`` cannot express.
+def _is_bert(normalizers: list[dict[str, Any]], steps: list[dict[str, Any]]) -> bool:
+    """Whether text is cleaned and cut as GGUF's ``bert`` does it.
 
-    Errors: ConfigError naming the key.
+    Source: llama.cpp src/llama-vocab.cpp, `llm_tokenizer_wpm_session::preprocess`.
     """
-    model = expect(tokenizer.get("model"), dict, f"{where}: model")
-    name = model.get("type", "BPE")
-    if name != "BPE":
-        raise ConfigError(
-            f"{where}: model.type is {name!r}, expected 'BPE'", hint="only byte-level BPE tokenizers are supported"
-        )
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
-        if model.get(key):
-            raise ConfigError(f"{where}: model.{key} is {model[key]!r}, which a GGUF tokenizer cannot express")
-    decoders = _flatten(tokenizer.get("decoder"), "decoders")
-    if [step.get("type") for step in decoders] != ["ByteLevel"]:
-        raise ConfigError(f"{where}: decoder is {_compact(tokenizer.get('decoder'))}, expected ByteLevel")
-    return model
+    if [step.get("type") for step in normalizers] != ["BertNormalizer"]:
+        return False
+    options = normalizers[0]
+    always = options.get("clean_text", True) is True and options.get("handle_chinese_chars", True) is True
+    return always and [step.get("type") for step in steps] == ["BertPreTokenizer"]
 
 
-def _flatten(step: object, key: str) -> list[dict[str, Any]]:
-    """The steps of a possibly nested ``Sequence``, in order; an entry that is no object becomes an unknown step."""
-    if step is None:
-        return []
-    if not isinstance(step, dict):
-        return [{"type": None}]
-    inner = step.get(key)
-    if step.get("type") == "Sequence" and isinstance(inner, list):
-        return [found for entry in inner for found in (_flatten(entry, key) or [{"type": None}])]
-    return [step]
-
-
-def _normalizer(step: object) -> str | None:
-    names = [entry.get("type") for entry in _flatten(step, "normalizers")]
-    if not names:
-        return ""
-    return "NFC" if names == ["NFC"] else None
-
-
-def _split_regex(step: Mapping[str, Any]) -> str | None:
-    """The regular expression whose matches `step` isolates, None when it does something else."""
-    if step.get("type") == "Digits":
-        return NUMERIC if step.get("individual_digits") is True else NUMERIC + "+"
-    pattern = step.get("pattern")
-    if step.get("type") != "Split" or not isinstance(pattern, dict) or set(pattern) != {"Regex"}:
-        return None
-    if (step.get("behavior"), bool(step.get("invert"))) != ("Isolated", False):
-        return None
-    regex = pattern["Regex"]
-    return regex if isinstance(regex, str) else None
+def _named(pre: str, known: Sequence[PreTokenizer], model: str, where: str) -> PreTokenizer:
+    named = [record for record in known if record.name == pre]
+    for record in named:
+        if record.model == model:
+            return record
+    if named:
+        raise ConfigError(f"pre-tokenizer {pre!r} is one of {named[0].model} tokenizers, {where} is a {model} one")
+    names = listing({record.name for record in known})
+    raise ConfigError(f"unknown pre-tokenizer {pre!r}", hint=f"--pre takes one of: {names}")
 
 
 def _differences(found: Structure, record: PreTokenizer) -> list[str]:
-    return [name for name in _SIMILAR if getattr(found, name) != getattr(record, name)]
+    differing = [name for name in _SIMILAR if getattr(found, name) != getattr(record, name)]
+    if not record.n_tokens and "n_tokens" in differing:
+        differing.remove("n_tokens")
+    return differing
 
 
 def _nearest(found: Structure, known: Sequence[PreTokenizer]) -> str:
@@ -149,17 +136,11 @@ def _nearest(found: Structure, known: Sequence[PreTokenizer]) -> str:
 
 def _unknown(tokenizer: Mapping[str, Any], where: str) -> str:
     model = tokenizer.get("model")
-    shown = {
-        "normalizer": tokenizer.get("normalizer"),
-        "pre_tokenizer": tokenizer.get("pre_tokenizer"),
-        "ignore_merges": model.get("ignore_merges", False) if isinstance(model, dict) else None,
-    }
-    return f"{where}: no known pre-tokenizer has this structure: {_compact(shown)}"
-
-
-def _compact(value: object) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 2000 else text[:2000] + "…"
+    table = model if isinstance(model, dict) else {}
+    shown: dict[str, Any] = {"normalizer": tokenizer.get("normalizer"), "pre_tokenizer": tokenizer.get("pre_tokenizer")}
+    shown |= {key: table[key] for key in ("type", "byte_fallback") if table.get(key)}
+    shown["ignore_merges"] = table.get("ignore_merges", False)
+    return f"{where}: no known pre-tokenizer has this structure: {compact(shown)}"
 
 
 def _pre_hint(known: Sequence[PreTokenizer]) -> str:

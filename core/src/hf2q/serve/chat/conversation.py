@@ -22,11 +22,15 @@ _BOOLEAN = frozenset({"enable_thinking", "thinking", "preserve_thinking"})
 
 
 class Message(Record, frozen=True, kw_only=True):
-    """One turn of a conversation. `content` is text or a tuple of pieces of text; `reasoning` what led to it."""
+    """One turn of a conversation. `content` is text or a tuple of pieces of text; `reasoning` what led to it.
+
+    `images` is how many images come before the text; the template writes a place for each.
+    """
 
     role: str
     content: str | tuple[str, ...]
     reasoning: str | None = None
+    images: int = 0
 
 
 class Prompt(Record, frozen=True, kw_only=True):
@@ -83,7 +87,10 @@ class Chat:
     def _form(self, message: Message) -> dict[str, Any]:
         """The message as the template takes it."""
         content: Any = message.content
-        if isinstance(content, str):
+        if message.images:
+            texts = (content,) if isinstance(content, str) else content
+            content = [{"type": "image"}] * message.images + [{"type": "text", "text": text} for text in texts]
+        elif isinstance(content, str):
             if not self._text:
                 content = [{"type": "text", "text": content}]
         elif self._parts:

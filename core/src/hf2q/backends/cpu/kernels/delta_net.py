@@ -1,0 +1,165 @@
+"""A gated delta net's mixer in one go: convolution, SiLU, norms, gates and the delta rule.
+
+Alone they are a dozen ops of a few microseconds, in every layer of every token. Two phases: channels of the
+convolution, beside the gates; then strips of states, as in `recurrent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hf2q.backends.cpu.kernels import functions
+from hf2q.backends.cpu.kernels.recurrent import own, source, strip_step
+from hf2q.backends.cpu.kernels.rowwise import root, squares
+from hf2q.backends.cpu.native import peek
+from hf2q.backends.cpu.team import Team, Work, Works
+from hf2q.backends.cpu.teamwork import DATA, barrier, take
+from hf2q.backends.cpu.tiles import place
+from hf2q.simd import F32, INT, fma, inline, kernel, load, scratch, store, total
+
+F, ONE = F32(16), F32(1)
+
+STRIP = 256
+"""Channels of a unit of the convolution, whole vectors of sixteen."""
+MOST_KEYS = 16
+"""The largest Dk, in vectors."""
+
+# arrays of a job, then sizes and bits of floats
+OUT, X, WEIGHT, ALPHA, BETA, ROOM, STATES, GATES = 0, 1, 2, 3, 4, 5, 6, 7
+BATCH, TOKENS, CHANNELS, TAPS, GROUPS, HEADS, KEYS, VALUES, EPS, SCALE = 8, 9, 10, 11, 12, 13, 14, 15, 16, 17
+
+
+@inline
+def one_at(a: int, at: int) -> float:
+    result: float = total(load(ONE, a, at))
+    return result
+
+
+@inline
+def convolve_strip(job: int, row: int, first: int, last: int) -> None:
+    """Channels first to last of a row of the batch: y = SiLU(convolution) goes to the room; the state moves on."""
+    tokens, taps, stride = peek(job, TOKENS), peek(job, TAPS), 4 * peek(job, CHANNELS)
+    weight, inputs = peek(job, WEIGHT), peek(job, X) + row * tokens * stride
+    state = peek(peek(peek(job, STATES), 2 * row), DATA)
+    results = peek(job, ROOM) + row * tokens * stride
+    for t in range(tokens):
+        for c in range(first, last, 16):
+            acc = F(0)
+            for tap in range(taps):
+                acc = fma(
+                    load(F, source(inputs, state, t + tap - taps + 1, taps, stride), 4 * c),
+                    load(F, weight, tap * stride + 4 * c),
+                    acc,
+                )
+            store(results, t * stride + 4 * c, functions.silu(acc))
+    for j in range(taps - 1):  # only now, since it was read until here; earlier rows go first
+        at = source(inputs, state, tokens + j - taps + 1, taps, stride)
+        for c in range(first, last, 16):
+            store(state, j * stride + 4 * c, load(F, at, 4 * c))
+
+
+@inline
+def make_gates(job: int, row: int, gates: int) -> None:
+    """For each token and head of a row of the batch e^decay and the strength of the update, two floats."""
+    heads, a = peek(job, HEADS), peek(job, GATES)
+    alpha, beta, values = peek(job, ALPHA), peek(job, BETA), scratch(F, 4)
+    for t in range(row * peek(job, TOKENS), (row + 1) * peek(job, TOKENS)):
+        for h in range(0, heads, 16):
+            count = min(16, heads - h)
+            for k in range(4):
+                values[k] = F(0)
+            for k in range(count):
+                values[0, k] = one_at(a, 4 * (h + k))
+                values[1, k] = one_at(a, 4 * (heads + h + k))
+                values[2, k] = one_at(alpha, 4 * (t * heads + h + k))
+                values[3, k] = one_at(beta, 4 * (t * heads + h + k))
+            values[0] = functions.exp(values[0] * functions.softplus(values[2] + values[1]))
+            values[3] = functions.sigmoid(values[3])
+            for k in range(count):
+                store(gates, 8 * (t * heads + h + k), ONE(values[0, k]))
+                store(gates, 8 * (t * heads + h + k) + 4, ONE(values[3, k]))
+
+
+@inline
+def normal(x: int, out: int, size: int, eps: float, scale: float) -> None:
+    """x / sqrt(Σ x² + eps) · scale."""
+    factor = 1 / root(squares(x, size, 0.0) + eps)
+    for k in range(0, size, 16):
+        store(out, 4 * k, load(F, x, 4 * k) * factor * scale)
+
+
+@kernel(INT, INT, INT)
+def mix(job: int, member: int, team: int) -> None:
+    batch, tokens, channels = peek(job, BATCH), peek(job, TOKENS), peek(job, CHANNELS)
+    groups, heads, keys, values = peek(job, GROUPS), peek(job, HEADS), peek(job, KEYS), peek(job, VALUES)
+    room, gates = peek(job, ROOM), peek(job, ROOM) + 4 * batch * tokens * channels
+    pieces = (channels + STRIP - 1) // STRIP
+    unit = take(team, 0)
+    while unit < batch * (pieces + 1):
+        row, piece = unit // (pieces + 1), unit % (pieces + 1)
+        if piece == pieces:
+            make_gates(job, row, gates)
+        else:
+            convolve_strip(job, row, piece * STRIP, min(piece * STRIP + STRIP, channels))
+        unit = take(team, 0)
+    barrier(team)
+    eps, scale, strips = one_at(job, 8 * EPS), one_at(job, 8 * SCALE), values // 32
+    query, key = scratch(F, MOST_KEYS), scratch(F, MOST_KEYS)
+    q, k = place(query), place(key)
+    unit = take(team, 1)
+    while unit < batch * heads * strips:
+        row, h, strip = unit // (heads * strips), unit // strips % heads, unit % strips
+        s = peek(peek(peek(job, STATES), 2 * row + 1), DATA) + 4 * (h * keys * values + 32 * strip)
+        for t in range(row * tokens, (row + 1) * tokens):
+            x = room + 4 * channels * t
+            normal(x + 4 * keys * (h % groups), q, keys, eps, scale)
+            normal(x + 4 * keys * (groups + h % groups), k, keys, eps, 1.0)
+            v = x + 4 * (2 * keys * groups + values * h + 32 * strip)
+            out = peek(job, OUT) + 4 * (values * (t * heads + h) + 32 * strip)
+            gate = gates + 8 * (t * heads + h)
+            strip_step(s, 4 * values, keys, k, q, v, out, one_at(gate, 0), one_at(gate, 4))
+        unit = take(team, 1)
+
+
+class DeltaNet:
+    """`mix` on arrays."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self._works = Works()
+        self._held: dict[int, tuple[Any, Any, Any, Any, Any]] = {}
+
+    @staticmethod
+    def fits(x: Any, state: Any) -> bool:
+        """Whether the sizes are what the kernel can do: x (B, T, C), state (H, Dk, Dv)."""
+        _, keys, values = state.shape
+        return bool(x.shape[-1] % 16 == 0 and keys % 16 == 0 and keys <= 16 * MOST_KEYS and values % 32 == 0)
+
+    def __call__(
+        self, x: Any, weight: Any, a: Any, dt: Any, alpha: Any, beta: Any, states: Sequence[Any], eps: float
+    ) -> tuple[Any, list[Any]]:
+        """See `hf2q.backends.ops.Ops.delta_net`."""
+        held = self._held.get(id(weight))
+        if held is None:  # weights live as long as the model; the references keep the number from being used again
+            both = np.concatenate([np.reshape(a, -1), np.reshape(dt, -1)]).astype(np.float32)
+            held = self._held[id(weight)] = (weight, a, dt, np.ascontiguousarray(weight.T), both)
+        x, alpha, beta = (np.ascontiguousarray(array, np.float32) for array in (x, alpha, beta))
+        kept = [(own(conv), own(state)) for conv, state in states]
+        heads, keys, values = kept[0][1].shape
+        batch, tokens, channels = x.shape
+        key = x.shape, weight.shape, heads, keys, values, eps
+        work = self._works.get(key)
+        if work is None:
+            groups = (channels - heads * values) // (2 * keys)
+            bits = (int(np.float32(number).view(np.uint32)) for number in (eps, keys**-0.5))
+            sizes = batch, tokens, channels, weight.shape[1], groups, heads, keys, values, *bits
+            work = self._works.keep(key, Work(mix, sizes, shared=batch * tokens * heads * keys * values > 1 << 16))
+        out = np.empty((batch, tokens, heads, values), np.float32)
+        room = np.empty(batch * tokens * (channels + 2 * heads), np.float32)
+        places = np.array([(id(conv), id(state)) for conv, state in kept], np.int64)
+        arrays = (id(a) for a in (out, x, held[3], alpha, beta, room, places, held[4]))
+        self._team.apply(work, *arrays)
+        return out, kept
