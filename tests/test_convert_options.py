@@ -91,7 +91,6 @@ def test_tables_have_a_column_for_importance_when_there_is_a_matrix(capsys):
         (["--quant", "bf16", "--imatrix", MATRIX], "cannot follow --imatrix"),
         (["--keep-split"], "--keep-split cannot be used when the source is a checkpoint"),
         (["--allow-requantize"], "--allow-requantize cannot be used when the source is a checkpoint"),
-        (["--split-max-size", "3"], "alone has"),
         (["--split-max-size", "3T"], "is no size"),
         (["--split-max-size", "0"], "is no size"),
         (["--split-max-tensors", "0"], "expected at least 1"),

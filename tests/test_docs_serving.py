@@ -81,9 +81,9 @@ def test_how_to_use_models_from_python(folder):
     page = PYTHON.read_text(encoding="utf-8")
     found = BLOCK.findall(page[page.index("## Models") :])
     outputs = [run(language, text, folder) for language, text in found]
-    assert len(outputs) == 5
+    assert len(outputs) == 6
     assert "model qwen35" in outputs[1]
-    assert "Tokyo" in outputs[3]
+    assert any("Tokyo" in output for output in outputs)
 
 
 def test_the_http_reference_names_every_route_and_field():

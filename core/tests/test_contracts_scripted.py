@@ -47,22 +47,22 @@ def test_logits_do_not_depend_on_how_the_tokens_were_fed():
 
 def test_rows_of_a_batch_are_independent():
     graph = ScriptedGraph(lambda ids: sum(ids) % 50, n_vocab=50)
-    cache = graph.new_cache()
-    logits = graph.head(graph.hidden(np.array([[1, 2], [3, 4]], np.int32), cache))
+    caches = [graph.new_cache(), graph.new_cache()]
+    logits = graph.head(graph.hidden(np.array([[1, 2], [3, 4]], np.int32), caches))
     assert logits.argmax(-1).tolist() == [[1, 3], [3, 7]]
-    logits = graph.head(graph.hidden(np.array([[5], [6]], np.int32), cache))
+    logits = graph.head(graph.hidden(np.array([[5], [6]], np.int32), caches))
     assert logits.argmax(-1).tolist() == [[8], [13]]
-    assert cache.position == 3
+    assert [cache.position for cache in caches] == [3, 3]
 
 
 def test_caches_are_trimmed_and_copied():
     graph = ScriptedGraph(lambda ids: sum(ids) % 50, n_vocab=50)
     cache = graph.new_cache()
-    graph.hidden(np.array([[1, 2, 3]], np.int32), cache)
+    graph.hidden(np.array([[1, 2, 3]], np.int32), [cache])
     other = cache.copy()
     cache.trim(1)
-    assert graph.head(graph.hidden(np.array([[9]], np.int32), cache)).argmax() == 10
-    assert graph.head(graph.hidden(np.array([[9]], np.int32), other)).argmax() == 15
+    assert graph.head(graph.hidden(np.array([[9]], np.int32), [cache])).argmax() == 10
+    assert graph.head(graph.hidden(np.array([[9]], np.int32), [other])).argmax() == 15
 
 
 def test_the_script_is_asked_about_wanted_positions_only():

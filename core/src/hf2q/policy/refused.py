@@ -91,7 +91,7 @@ REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Name -> why not, and what to do."""
 
 RETIRED: Mapping[str, str] = MappingProxyType(
-    {"q2": "q2_k", "q4": "q4_0", "q8": "q8_0", "auto": "q4_k_m", "int4": "q4_0", "int8": "q8_0", "fp16": "f16"}
+    {"q2": "q2_k", "q4": "q4_0", "q8": "q8_0", "int4": "q4_0", "int8": "q8_0", "fp16": "f16"}
 )
 """Old or loose spellings and what is meant today."""
 

@@ -31,16 +31,14 @@ class Block:
 
     def __call__(self, x: Array, cos: Array, sin: Array, parts: Sequence[KVCache]) -> Array:
         """x (B, T, C) -> (B, T, C)."""
-        h, ops = self.h, self.ops
-        batch, tokens, _ = x.shape
+        h, ops, (batch, tokens, _) = self.h, self.ops, x.shape
         y = ops.rms_norm(x, self.attn_norm, h.rms_eps)
         q, k, v = ops.linears(y, (self.attn_q, self.attn_k, self.attn_v))
         q = ops.rope(q.reshape(batch, tokens, h.n_head, h.n_rot), cos, sin)  # (B,T,H,D)
         k = ops.rope(k.reshape(batch, tokens, h.n_head_kv, h.n_rot), cos, sin)  # (B,T,G,D)
         v = v.reshape(batch, tokens, h.n_head_kv, h.n_rot)  # (B,T,G,D)
         out = ops.attention(q, *append(parts, k, v), h.n_rot**-0.5)  # (B,T,H,D)
-        out = out.reshape(batch, tokens, h.n_head * h.n_rot)  # (B,T,HD)
-        x = x + ops.linear(out, self.attn_output)
+        x = x + ops.linear(out.reshape(batch, tokens, h.n_head * h.n_rot), self.attn_output)
         y = ops.rms_norm(x, self.ffn_norm, h.rms_eps)
         return x + ops.linear(ops.swiglu(*ops.linears(y, (self.ffn_gate, self.ffn_up))), self.ffn_down)
 
