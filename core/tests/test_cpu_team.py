@@ -140,6 +140,19 @@ def test_a_forked_child_gets_members_of_its_own():
         assert words[0] == 4
 
 
+def test_the_address_is_where_numpy_says():
+    whole = np.arange(24, dtype=np.int32).reshape(4, 6)
+    for array in (
+        whole,
+        whole[1:],
+        whole[:, 3],
+        np.zeros(0),
+        np.frombuffer(b"bytes", np.uint8),
+        np.ones(()),
+    ):
+        assert address(array) == array.ctypes.data
+
+
 def test_memory_is_aligned_and_zero():
     arena = Arena()
     pieces = [arena.take(size) for size in (1, 100, 1 << 20, 1 << 27, 7)] + [aligned(33)]

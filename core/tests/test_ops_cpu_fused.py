@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
+from hf2q.backends.cpu.kernels.chain import Chain, Patch
+from hf2q.backends.cpu.native import atomic_add, peek
 from hf2q.backends.cpu.ops import READ_ONLY, CpuOps
 from hf2q.backends.cpu.team import Work, Works
-from hf2q.backends.cpu.teamwork import ARRAYS, DATA
+from hf2q.backends.cpu.teamwork import ARRAYS, DATA, barrier
+from hf2q.backends.ops import DeltaWeights
 from hf2q.backends.reference import ReferenceOps
 from hf2q.codec import QuantCodec
 from hf2q.simd import INT, kernel
@@ -42,7 +45,7 @@ def net(rows, tokens, groups, heads, keys, values, seed=0):
     return (x, conv, a, dt, alpha, beta), states_of(rows, channels, 4, heads, keys, values)
 
 
-@pytest.mark.parametrize("sizes", [(2, 4, 16, 32), (1, 3, 128, 64), (2, 18, 32, 32), (2, 2, 8, 8)])
+@pytest.mark.parametrize("sizes", [(2, 4, 16, 32), (1, 3, 128, 64), (2, 18, 32, 32), (2, 2, 8, 8), (1, 2, 32, 128)])
 @pytest.mark.parametrize("tokens", [1, 2, 7])
 def test_delta_net(cpu, tokens, sizes):
     inputs, states = net(2, tokens, *sizes)
@@ -54,8 +57,9 @@ def test_delta_net(cpu, tokens, sizes):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
-def test_a_row_of_a_delta_net_is_the_same_alone_and_in_pieces(cpu):
-    inputs, states = net(3, 6, 2, 4, 32, 32)
+@pytest.mark.parametrize("values", [32, 128])
+def test_a_row_of_a_delta_net_is_the_same_alone_and_in_pieces(cpu, values):
+    inputs, states = net(3, 6, 2, 4, 32, values)
     x, conv, a, dt, alpha, beta = inputs
     whole, _ = cpu.delta_net(*inputs, [tuple(map(np.copy, state)) for state in states], 1e-6)
     state = [tuple(map(np.copy, states[1]))]
@@ -112,16 +116,101 @@ def test_sinkhorn(cpu, shape, iterations):
     np.testing.assert_allclose(cpu.sinkhorn(x, iterations, 1e-6), REF.sinkhorn(x, iterations, 1e-6), rtol=2e-5)
 
 
-def test_large_results_leave_without_a_copy_and_cannot_be_changed(cpu):
-    f32 = QuantCodec(
-        name="F32",
-        ggml_type=0,
-        block_size=1,
-        type_size=4,
-        encoder="hf2q.formats.floats:encode_f32",
-        decoder="hf2q.formats.floats:decode_f32",
+F32 = QuantCodec(
+    name="F32",
+    ggml_type=0,
+    block_size=1,
+    type_size=4,
+    encoder="hf2q.formats.floats:encode_f32",
+    decoder="hf2q.formats.floats:decode_f32",
+)
+
+
+def matrix(ops, values):
+    return ops.matrix(values.view(np.uint8), F32, values.shape)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (8, 1), (3, 20)])
+def test_feed_forward_layers_also_after_larger_products(cpu, shape):
+    norm, values = normal(64), [normal(160, 64, seed=1), normal(160, 64, seed=2), normal(64, 160, seed=3)]
+    x, parts = normal(*shape, 64, seed=4), [0.1 * value for value in values]
+    wanted = REF.gated_ffn(x, norm, 1e-6, *(matrix(REF, part) for part in parts))
+    weights = [matrix(cpu, part) for part in parts]
+    for rows in (1, 40, 400):
+        for _ in range(3):
+            np.testing.assert_allclose(cpu.gated_ffn(x, norm, 1e-6, *weights), wanted, rtol=2e-5, atol=2e-5)
+        cpu.linear(normal(rows, 64), weights[0])
+    alone = cpu.gated_ffn(x[:1, :1], norm, 1e-6, *weights)
+    assert np.array_equal(alone, cpu.gated_ffn(x, norm, 1e-6, *weights)[:1, :1])
+
+
+def delta_weights(ops, *, heads=4, groups=2, keys=32, values=128, columns=64):
+    channels = 2 * groups * keys + heads * values
+    parts = [(channels, columns), (heads * values, columns), (heads, columns), (heads, columns)]
+    mixed, gate, beta, alpha = (matrix(ops, 0.2 * normal(*part, seed=k)) for k, part in enumerate(parts))
+    return DeltaWeights(
+        norm=ops.asarray(normal(columns, seed=5)),
+        mixed=mixed,
+        gate=gate,
+        beta=beta,
+        alpha=alpha,
+        conv=ops.asarray(normal(channels, 4, seed=6)),
+        a=ops.asarray(-np.abs(normal(heads, seed=7))),
+        dt=ops.asarray(normal(heads, seed=8)),
+        head_norm=ops.asarray(normal(values, seed=9)),
+        out=matrix(ops, 0.1 * normal(columns, heads * values, seed=10)),
+        eps=1e-6,
+        l2_eps=1e-6,
     )
-    weight = cpu.matrix(normal(READ_ONLY + 1, 4).view(np.uint8), f32, (READ_ONLY + 1, 4))
+
+
+def delta_states(batch, *, heads=4, groups=2, keys=32, values=128):
+    channels = 2 * groups * keys + heads * values
+    return [(normal(3, channels, seed=20 + k), normal(heads, keys, values, seed=30 + k)) for k in range(batch)]
+
+
+@pytest.mark.parametrize("values", [128, 96])
+@pytest.mark.parametrize("shape", [(1, 1), (8, 1), (2, 7), (1, 40)])
+def test_delta_layers_token_by_token_and_in_batches(cpu, shape, values):
+    x, reference, weights = (
+        normal(*shape, 64, seed=4),
+        delta_weights(REF, values=values),
+        delta_weights(cpu, values=values),
+    )
+    wanted, after = REF.delta_layer(x, reference, delta_states(shape[0], values=values))
+    for rows in (1, 400):
+        out, states = cpu.delta_layer(x, weights, delta_states(shape[0], values=values))
+        np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
+        for found, right in zip(states, after, strict=True):
+            for array, reference_array in zip(found, right, strict=True):
+                np.testing.assert_allclose(array, reference_array, rtol=1e-4, atol=1e-4)
+        cpu.linear(normal(rows, 64), weights.mixed)
+    row = delta_states(shape[0], values=values)[-1:]
+    alone = [cpu.delta_layer(x[-1:, t : t + 1], weights, row)[0] for t in range(shape[1])]
+    if shape[1] == 1:
+        assert np.array_equal(alone[0], out[-1:])
+    np.testing.assert_allclose(np.concatenate(alone, 1), out[-1:], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_chain_survives_the_failure_of_a_stage(cpu, shared):
+    out = np.zeros(1, np.int64)
+    works = [Work(count, (), shared=True), Work(fail_where_told, (0,), shared=shared), Work(count, (), shared=True)]
+    chain = Chain(cpu.team, works, [Patch(0, 0, 0), Patch(2, 0, 0)], None)
+    chain.run(id(out))
+    assert out[0] == 2 * cpu.threads
+    works[1].words[ARRAYS] = 1
+    with pytest.raises(RuntimeError, match="chain"):
+        chain.run(id(out))
+    works[1].words[ARRAYS] = 0
+    out[0] = 0
+    for _ in range(100):
+        chain.run(id(out))
+    assert out[0] == 200 * cpu.threads
+
+
+def test_large_results_leave_without_a_copy_and_cannot_be_changed(cpu):
+    weight = matrix(cpu, normal(READ_ONLY + 1, 4))
     logits = cpu.linear(normal(1, 1, 4), weight)
     assert cpu.to_numpy(logits) is logits
     with pytest.raises(ValueError, match="read-only"):
@@ -139,6 +228,19 @@ def test_states_lie_on_memory_of_their_own(cpu):
     assert (c == 1).all()
     assert a.flags.writeable
     assert a.ctypes.data % 64 == 0
+
+
+@kernel(INT, INT, INT)
+def count(job: int, member: int, team: int) -> None:
+    atomic_add(peek(job, 0), 0, 1)
+    barrier(team)
+
+
+@kernel(INT, INT, INT)
+def fail_where_told(job: int, member: int, team: int) -> None:
+    if peek(job, ARRAYS) and member == 0:
+        raise ValueError("on purpose")
+    barrier(team)
 
 
 @kernel(INT, INT, INT)

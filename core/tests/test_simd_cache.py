@@ -3,17 +3,23 @@
 A small package with a kernel and a helper is written to a temporary folder and used from fresh interpreters.
 """
 
+import hashlib
 import importlib
 import os
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
-from numba.core.registry import cpu_target
 
 from hf2q.simd import LANES
-from hf2q.simd.cache import KEPT_PER_KERNEL, SUFFIX, KernelCache, cache_folder, source_digest
+from hf2q.simd.cache import KEPT_PER_KERNEL, SUFFIX, KernelCache
+from hf2q.simd.folder import cache_folder
+from hf2q.simd.host import Host
+from hf2q.simd.image import packed, unpacked
+from hf2q.simd.machine import MACHINE
+from hf2q.simd.sources import package_digest, source_digest
 
 HELPER = """
 from hf2q.simd import inline
@@ -34,13 +40,14 @@ def run(x, out):
         store(out, k, grow(load(F, x, k)))
 """
 SCRIPT = """
-import logging, numpy as np
+import logging, sys, numpy as np
 logging.basicConfig(level=logging.DEBUG, format="%(levelname)s %(message)s")
 logging.getLogger("numba").setLevel(logging.WARNING)
 from probe.kernels import run
 out = np.zeros(16, np.float32)
 run(np.ones(16, np.float32), out)
 print("result", *set(out.tolist()))
+print("numba" if "numba" in sys.modules or "llvmlite" in sys.modules else "neither")
 """
 
 
@@ -85,6 +92,7 @@ def test_a_kernel_is_compiled_once_and_an_edit_of_a_helper_compiles_it_anew(tmp_
     again = run(tmp_path, cache)
     assert "compiling" not in again
     assert "result 2.0" in again
+    assert "neither" in again, "a kernel on the disk needs no numba"
     write_package(tmp_path, helper_factor=3)
     edited = run(tmp_path, cache)
     assert "compiling kernel" in edited
@@ -110,9 +118,16 @@ def test_a_damaged_entry_is_not_used(tmp_path):
     run(tmp_path, cache)
     (entry,) = entries(cache)
     whole = entry.read_bytes()
-    for damaged in (whole[:-7], b"", whole[:50] + b"?" + whole[51:]):
+    code = unpacked(whole)
+    unknown = msgspec.structs.replace(code, imports={"no_such_function_anywhere": [0]})
+    outside = msgspec.structs.replace(code, entry=len(code.body) + 5)
+    other = msgspec.structs.replace(unknown, kind="object", entry="run", call="run.call")
+    empty = hashlib.sha256(b"").digest()
+    sound = map(packed, (unknown, outside, other))  # but not to be used
+    for damaged in (whole[:-7], whole[:20], empty, whole[:50] + b"?" + whole[51:], *sound):
         entry.write_bytes(damaged)
         output = run(tmp_path, cache)
+        assert f"WARNING {entry} " in output
         assert "compiling kernel" in output
         assert "result 2.0" in output
         assert len(entry.read_bytes()) == len(whole)
@@ -155,18 +170,31 @@ def imported(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_the_key_covers_signature_cpu_lanes_and_sources(tmp_path, imported):
+def test_the_key_covers_signature_cpu_lanes_and_sources(tmp_path, imported, monkeypatch):
     place = write_package(tmp_path, "probe_key")
     kernel = imported("probe_key")
-    cache, codegen = KernelCache(kernel.py_func), cpu_target.target_context.codegen()
-    key = cache._index_key(kernel._arguments, codegen)
-    assert key[0] == kernel._arguments
-    assert key[1] == codegen.magic_tuple()
-    assert LANES in key
-    assert key[-1] == source_digest(kernel.py_func)
-    assert cache._index_key(kernel._arguments[:1], codegen) != key
+    keys = {KernelCache(kernel.py_func, kernel._arguments).key()}
+    ((name, arguments, machine, *_, sources),) = keys
+    assert name == "probe_key.kernels.run"
+    assert arguments == kernel._arguments
+    assert LANES in machine
+    assert sources == source_digest(kernel.py_func)
+
+    def changed():
+        keys.add(KernelCache(kernel.py_func, kernel._arguments).key())
+        return len(keys)
+
+    assert changed() == 1
+    keys.add(KernelCache(kernel.py_func, kernel._arguments[:1]).key())
+    assert len(keys) == 2
     (place / "helper.py").write_text(HELPER.format(factor=5))
-    assert cache._index_key(kernel._arguments, codegen) != key
+    assert changed() == 2, "what is in memory was read before"
+    package_digest.cache_clear()
+    assert changed() == 3
+    monkeypatch.setattr("hf2q.simd.cache.host", lambda: Host(cpu="another", features=("fast",)))
+    assert changed() == (4 if MACHINE.cpu is None else 3)
+    monkeypatch.setattr("hf2q.simd.cache.versions", lambda: ("0.1",))
+    assert changed() == (5 if MACHINE.cpu is None else 4)
 
 
 def test_the_digest_follows_functions_into_other_packages(tmp_path, imported):
@@ -178,9 +206,11 @@ def test_the_digest_follows_functions_into_other_packages(tmp_path, imported):
     (tmp_path / "unrelated.py").write_text("x = 1")
     assert source_digest(function) == before
     (other / "helper.py").write_text(HELPER.format(factor=7))
+    package_digest.cache_clear()
     after = source_digest(function)
     assert after != before
     (mine / "new.py").write_text("")
+    package_digest.cache_clear()
     assert source_digest(function) != after
 
 
@@ -202,9 +232,8 @@ def test_a_user_without_a_home_compiles_every_time(tmp_path, monkeypatch, caplog
 
     monkeypatch.delenv("HF2Q_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr("hf2q.simd.cache.Path.home", homeless)
-    cache = KernelCache(write_package)
-    assert cache._file((), cpu_target.target_context.codegen()) is None
+    monkeypatch.setattr("hf2q.simd.folder.Path.home", homeless)
+    assert KernelCache(write_package, ())._file() is None
     assert "is not kept on disk: Could not determine home directory." in caplog.text
 
 
@@ -212,19 +241,18 @@ def test_old_entries_are_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("HF2Q_CACHE_DIR", str(tmp_path))
     folder = tmp_path / "kernels"
     folder.mkdir()
-    cache = KernelCache(write_package)
+    cache = KernelCache(write_package, ())
     for k in range(KEPT_PER_KERNEL + 5):
-        old = folder / f"{cache._stem()}-{k:040x}{SUFFIX}"
+        old = folder / f"{cache.stem}-{k:040x}{SUFFIX}"
         old.write_bytes(b"")
         os.utime(old, (k, k))
     other = folder / f"another-{0:040x}{SUFFIX}"
     other.write_bytes(b"")
-    cache._prune()
+    cache.prune()
     kept = [file for file in entries(tmp_path) if file != other]
     assert len(kept) == KEPT_PER_KERNEL
     assert min(file.stat().st_mtime for file in kept) == 5
-    cache.flush()
-    assert entries(tmp_path) == [other]
+    assert other.exists()
 
 
 @pytest.mark.parametrize(

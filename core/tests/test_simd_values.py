@@ -191,3 +191,18 @@ def test_a_kernel_keeps_its_name_and_documentation():
     assert thirty_two_columns.__name__ == "thirty_two_columns"
     with pytest.raises(TypeError):
         thirty_two_columns(np.zeros(4, np.float32))
+
+
+@kernel(reads("float32", 2), writes("float32", 1))
+def reshaped(x, out):
+    flat = x.reshape(-1)
+    pairs = x.reshape((x.size // 2, 2))
+    for k in range(x.size // 2):
+        out[2 * k] = flat[2 * k + 1]
+        out[2 * k + 1] = pairs[k, 0]
+
+
+def test_an_array_may_be_reshaped():
+    x, out = np.arange(24, dtype=np.float32).reshape(4, 6), np.zeros(24, np.float32)
+    reshaped(x, out)
+    assert (out.reshape(-1, 2) == x.reshape(-1, 2)[:, ::-1]).all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Protocol, cast
 
 from hf2q.errors import PluginLoadError, listing
@@ -93,7 +94,13 @@ def labels(point: EntryPoint) -> frozenset[str]:
 
 def distribution_of(point: EntryPoint) -> str:
     """The distribution's name, or the top module where there is none."""
-    return str(point.dist.name) if point.dist is not None else point.value.partition(":")[0].partition(".")[0]
+    return _name(point.dist) if point.dist is not None else point.value.partition(":")[0].partition(".")[0]
+
+
+@cache
+def _name(distribution: Any) -> str:
+    """Asking a distribution for its name reads and parses its metadata each time."""
+    return str(distribution.name)
 
 
 def is_core(point: EntryPoint) -> bool:

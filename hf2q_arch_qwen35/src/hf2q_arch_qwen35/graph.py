@@ -23,7 +23,7 @@ from hf2q.backends import media as images
 from hf2q.backends import rope
 from hf2q.backends.cache import Cache, KVCache, StateCache, append, layers
 from hf2q.backends.media import Media
-from hf2q.backends.ops import Array, Ops
+from hf2q.backends.ops import Array, DeltaWeights, Ops
 from hf2q.backends.weights import Weights
 from hf2q_arch_qwen35.hparams import Qwen35HParams
 
@@ -38,6 +38,7 @@ class FullAttention:
 
     def __init__(self, h: Qwen35HParams, weights: Weights, ops: Ops, blk: str) -> None:
         self.h, self.ops = h, ops
+        self.attn_norm = weights.array(f"{blk}.attn_norm.weight")
         self.attn_q = weights.matrix(f"{blk}.attn_q.weight")
         self.attn_k = weights.matrix(f"{blk}.attn_k.weight")
         self.attn_v = weights.matrix(f"{blk}.attn_v.weight")
@@ -50,10 +51,11 @@ class FullAttention:
         return KVCache(self.ops)
 
     def __call__(self, x: Array, rotation: Rotation, parts: Sequence[KVCache]) -> Array:
-        """x (B, T, C) -> (B, T, C)."""
+        """x (B, T, C), and to it what the layer makes of its norm."""
         h, ops = self.h, self.ops
         batch, tokens, _ = x.shape
-        both, k, v = ops.linears(x, (self.attn_q, self.attn_k, self.attn_v))
+        normal = ops.rms_norm(x, self.attn_norm, h.rms_eps)
+        both, k, v = ops.linears(normal, (self.attn_q, self.attn_k, self.attn_v))
         both = both.reshape(batch, tokens, h.n_head, 2 * h.head_dim)  # (B,T,H,2D): query | gate
         q, gate = both[..., : h.head_dim], both[..., h.head_dim :]
         k = k.reshape(batch, tokens, h.n_head_kv, h.head_dim)  # (B,T,G,D)
@@ -61,7 +63,7 @@ class FullAttention:
         q = ops.rope(ops.rms_norm(q, self.attn_q_norm, h.rms_eps), *rotation)
         k = ops.rope(ops.rms_norm(k, self.attn_k_norm, h.rms_eps), *rotation)
         out = ops.attention(q, *append(parts, k, v), h.head_dim**-0.5) * ops.sigmoid(gate)  # (B,T,H,D)
-        return ops.linear(out.reshape(batch, tokens, h.n_head * h.head_dim), self.attn_output)
+        return x + ops.linear(out.reshape(batch, tokens, h.n_head * h.head_dim), self.attn_output)
 
 
 class GatedDeltaNet:
@@ -69,15 +71,20 @@ class GatedDeltaNet:
 
     def __init__(self, h: Qwen35HParams, weights: Weights, ops: Ops, blk: str) -> None:
         self.h, self.ops = h, ops
-        self.attn_qkv = weights.matrix(f"{blk}.attn_qkv.weight")
-        self.attn_gate = weights.matrix(f"{blk}.attn_gate.weight")
-        self.ssm_alpha = weights.matrix(f"{blk}.ssm_alpha.weight")
-        self.ssm_beta = weights.matrix(f"{blk}.ssm_beta.weight")
-        self.ssm_a = weights.array(f"{blk}.ssm_a")  # -exp(A_log)
-        self.ssm_dt = weights.array(f"{blk}.ssm_dt.bias")
-        self.ssm_conv1d = weights.array(f"{blk}.ssm_conv1d.weight")
-        self.ssm_norm = weights.array(f"{blk}.ssm_norm.weight")
-        self.ssm_out = weights.matrix(f"{blk}.ssm_out.weight")
+        self.weights = DeltaWeights(
+            norm=weights.array(f"{blk}.attn_norm.weight"),
+            mixed=weights.matrix(f"{blk}.attn_qkv.weight"),
+            gate=weights.matrix(f"{blk}.attn_gate.weight"),
+            beta=weights.matrix(f"{blk}.ssm_beta.weight"),
+            alpha=weights.matrix(f"{blk}.ssm_alpha.weight"),
+            conv=weights.array(f"{blk}.ssm_conv1d.weight"),
+            a=weights.array(f"{blk}.ssm_a"),  # -exp(A_log)
+            dt=weights.array(f"{blk}.ssm_dt.bias"),
+            head_norm=weights.array(f"{blk}.ssm_norm.weight"),
+            out=weights.matrix(f"{blk}.ssm_out.weight"),
+            eps=h.rms_eps,
+            l2_eps=L2_EPS,
+        )
         self.keys, self.values = h.d_k * h.n_k_heads, h.d_v * h.n_v_heads
 
     def new_cache(self) -> StateCache:
@@ -85,18 +92,12 @@ class GatedDeltaNet:
         return StateCache(self.ops)
 
     def __call__(self, x: Array, rotation: Rotation, parts: Sequence[StateCache]) -> Array:
-        """x (B, T, C) -> (B, T, C). Positions are in the states: `rotation` is not used."""
-        h, ops = self.h, self.ops
-        batch, tokens, _ = x.shape
-        mixed, gate, beta, alpha = ops.linears(x, (self.attn_qkv, self.attn_gate, self.ssm_beta, self.ssm_alpha))
+        """x (B, T, C), and to it what the layer makes of its norm. Positions are in the states, not in `rotation`."""
         before = [(part.states[0], part.states[1]) if part.states else self._fresh() for part in parts]
-        # (B,T,H,Dv)
-        out, after = ops.delta_net(mixed, self.ssm_conv1d, self.ssm_a, self.ssm_dt, alpha, beta, before, L2_EPS)
+        out, after = self.ops.delta_layer(x, self.weights, before)
         for part, states in zip(parts, after, strict=True):
             part.states = states
-        gate = gate.reshape(batch, tokens, h.n_v_heads, h.d_v)  # (B,T,H,Dv)
-        out = ops.gated_rms_norm(out, self.ssm_norm, h.rms_eps, gate)
-        return ops.linear(out.reshape(batch, tokens, self.values), self.ssm_out)
+        return out
 
     def _fresh(self) -> tuple[Array, Array]:
         h = self.h
@@ -108,15 +109,14 @@ class DenseFFN:
     """SwiGLU."""
 
     def __init__(self, h: Qwen35HParams, weights: Weights, ops: Ops, blk: str) -> None:
-        self.ops = ops
+        self.h, self.ops = h, ops
         self.ffn_gate = weights.matrix(f"{blk}.ffn_gate.weight")
         self.ffn_up = weights.matrix(f"{blk}.ffn_up.weight")
         self.ffn_down = weights.matrix(f"{blk}.ffn_down.weight")
 
-    def __call__(self, x: Array) -> Array:
-        """x (B, T, C) -> (B, T, C)."""
-        ops = self.ops
-        return ops.linear(ops.swiglu(*ops.linears(x, (self.ffn_gate, self.ffn_up))), self.ffn_down)
+    def __call__(self, x: Array, norm: Array) -> Array:
+        """x (B, T, C), and to it what the layer makes of its norm."""
+        return self.ops.gated_ffn(x, norm, self.h.rms_eps, self.ffn_gate, self.ffn_up, self.ffn_down)
 
 
 class MoEFFN:
@@ -133,9 +133,10 @@ class MoEFFN:
         self.ffn_up_shexp = weights.matrix(f"{blk}.ffn_up_shexp.weight")
         self.ffn_down_shexp = weights.matrix(f"{blk}.ffn_down_shexp.weight")
 
-    def __call__(self, x: Array) -> Array:
-        """x (B, T, C) -> (B, T, C)."""
-        ops = self.ops
+    def __call__(self, x: Array, norm: Array) -> Array:
+        """x (B, T, C), and to it what the layer makes of its norm."""
+        ops, before = self.ops, x
+        x = ops.rms_norm(x, norm, self.h.rms_eps)
         # probabilities over all experts, then the chosen ones scaled to a sum of 1: k of E hold at least k/E of it
         chosen, experts = ops.top_k(ops.softmax(ops.linear(x, self.ffn_gate_inp)), self.h.n_expert_used)  # (B,T,K)
         share = chosen / ops.sum(chosen)
@@ -143,7 +144,7 @@ class MoEFFN:
         routed = ops.moe(x, experts, share, gate_up, self.ffn_down_exps, ops.swiglu)
         hidden = ops.swiglu(*ops.linears(x, (self.ffn_gate_shexp, self.ffn_up_shexp)))
         gate = ops.sigmoid(ops.sum(x * self.ffn_gate_inp_shexp))  # (B,T,1)
-        return routed + gate * ops.linear(hidden, self.ffn_down_shexp)
+        return before + routed + gate * ops.linear(hidden, self.ffn_down_shexp)
 
 
 class Block:
@@ -151,17 +152,13 @@ class Block:
 
     def __init__(self, h: Qwen35HParams, weights: Weights, ops: Ops, i: int) -> None:
         blk = f"blk.{i}"
-        self.h, self.ops = h, ops
-        self.attn_norm = weights.array(f"{blk}.attn_norm.weight")
         self.mixer = (GatedDeltaNet if h.recurrent[i] else FullAttention)(h, weights, ops, blk)
         self.post_attention_norm = weights.array(f"{blk}.post_attention_norm.weight")
         self.ffn = (MoEFFN if h.n_expert else DenseFFN)(h, weights, ops, blk)
 
     def __call__(self, x: Array, rotation: Rotation, parts: Sequence[Any]) -> Array:
         """x (B, T, C) -> (B, T, C)."""
-        ops, eps = self.ops, self.h.rms_eps
-        x = x + self.mixer(ops.rms_norm(x, self.attn_norm, eps), rotation, parts)
-        return x + self.ffn(ops.rms_norm(x, self.post_attention_norm, eps))
+        return self.ffn(self.mixer(x, rotation, parts), self.post_attention_norm)
 
 
 class Qwen35Graph:

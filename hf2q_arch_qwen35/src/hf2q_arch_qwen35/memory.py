@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hf2q.backends.cache import STEP
+from hf2q.backends.cache import rooms
 from hf2q_arch_qwen35.hparams import Qwen35HParams
 
 FLOAT = 4
@@ -11,7 +11,6 @@ FLOAT = 4
 def cache_bytes(h: Qwen35HParams, tokens: int) -> int:
     """Keys and values of full attention grow with the sequence; linear attention keeps states of one size."""
     linear = sum(h.recurrent[: h.n_trunk])
-    room = -(-tokens // STEP) * STEP
-    growing = (h.n_trunk - linear) * room * h.n_head_kv * 2 * h.head_dim
+    growing = (h.n_trunk - linear) * rooms(tokens) * h.n_head_kv * 2 * h.head_dim
     state = (h.conv_kernel - 1) * h.symbols["n_qkv"] + h.n_v_heads * h.d_k * h.d_v
     return FLOAT * (growing + linear * state)

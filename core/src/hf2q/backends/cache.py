@@ -27,6 +27,21 @@ STEP = 256
 """Room for keys and values is a multiple of this many tokens."""
 
 
+AT_ONCE = 512
+"""Tokens that are usually fed in one call, at most: what a window holds beyond itself."""
+
+
+def rooms(tokens: int, window: int = 0) -> int:
+    """Tokens that a `KVCache` has room for when so many went in, at least: for estimates of memory."""
+    held = min(tokens, 2 * window + STEP + AT_ONCE) if window else tokens
+    return -(-held // STEP) * STEP
+
+
+def _grown(room: int, end: int) -> int:
+    """The room that a buffer grows to when it must hold `end` tokens."""
+    return -(-max(end, room + room // 2) // STEP) * STEP
+
+
 class Part(Protocol):
     """The memory of one layer."""
 
@@ -90,7 +105,7 @@ class KVCache:
     def _put(self, buffer: Array | None, new: Array, start: int, end: int) -> Array:
         room = buffer.shape[1] if buffer is not None else 0
         if buffer is None or end > room:
-            room = -(-max(end, room + room // 2) // STEP) * STEP
+            room = _grown(room, end)
             _, heads, size = new.shape
             grown = self._ops.zeros((heads, room, size))
             if buffer is not None and start:
@@ -109,6 +124,16 @@ class KVCache:
             setattr(self, name, self._ops.write(buffer, kept, 0))
         self.first = self.length - needed
 
+    def bytes_after(self, tokens: int) -> int:
+        """Bytes of both buffers once `tokens` more are in; 0 before the first, when their sizes are not known."""
+        if self._keys is None or self._values is None:
+            return 0
+        held, room = self.length - self.first, self._keys.shape[1]
+        if self._window and held > 2 * self._window + STEP:
+            held = self._window - 1
+        room = _grown(room, held + tokens) if held + tokens > room else room
+        return room * (int(self._keys.nbytes) + int(self._values.nbytes)) // int(self._keys.shape[1])
+
     def can_trim(self, position: int) -> bool:
         """Whether all that queries from `position` on can see is still there."""
         return position == 0 or self.first == 0 or position - self.first >= self._window - 1
@@ -125,6 +150,18 @@ class KVCache:
         other.first, other.length = self.first, self.length
         if self._keys is not None and self._values is not None:
             other._keys, other._values = self._ops.copy(self._keys), self._ops.copy(self._values)
+        return other
+
+    def head(self, position: int) -> KVCache:
+        """An independent cache of the first `position` tokens, in buffers no larger than they need.
+
+        Only where they are all there: of one that is `endless`.
+        """
+        other = KVCache(self._ops, self._window)
+        if position and self._keys is not None and self._values is not None:
+            other.length = position
+            other._keys = other._put(None, self._keys[:, :position].transpose(1, 0, 2), 0, position)
+            other._values = other._put(None, self._values[:, :position].transpose(1, 0, 2), 0, position)
         return other
 
     def arrays(self) -> Iterator[Array]:
@@ -156,6 +193,10 @@ class StateCache:
     def __init__(self, ops: Ops) -> None:
         self._ops = ops
         self.states: tuple[Array, ...] = ()
+
+    def bytes_after(self, tokens: int) -> int:
+        """Bytes of the states, however many tokens come; 0 before the first."""
+        return sum(int(state.nbytes) for state in self.states)
 
     def can_trim(self, position: int) -> bool:
         """Only to the beginning."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hf2q.backends.ops import Array, Ops
+from hf2q.backends.ops import Array, DeltaWeights, Matrix, Ops
 
 
 def delta_net(
@@ -31,3 +31,21 @@ def delta_net(
     decay = a * ops.softplus(alpha + dt)  # (B,T,H), at most 0
     out, after = ops.gated_delta(q, k, v, decay, ops.sigmoid(beta), [state[1] for state in states])
     return out, list(zip(convs, after, strict=True))
+
+
+def delta_layer(
+    ops: Ops, x: Array, weights: DeltaWeights, states: Sequence[tuple[Array, Array]]
+) -> tuple[Array, list[tuple[Array, Array]]]:
+    """See `hf2q.backends.ops.Ops.delta_layer`."""
+    w = weights
+    normal = ops.rms_norm(x, w.norm, w.eps)
+    mixed, gate, beta, alpha = ops.linears(normal, (w.mixed, w.gate, w.beta, w.alpha))
+    out, after = ops.delta_net(mixed, w.conv, w.a, w.dt, alpha, beta, states, w.l2_eps)  # (B,T,H,Dv)
+    out = ops.gated_rms_norm(out, w.head_norm, w.eps, gate.reshape(*out.shape))
+    return x + ops.linear(out.reshape(*gate.shape), w.out), after
+
+
+def gated_ffn(ops: Ops, x: Array, norm: Array, eps: float, gate: Matrix, up: Matrix, down: Matrix) -> Array:
+    """See `hf2q.backends.ops.Ops.gated_ffn`."""
+    hidden = ops.swiglu(*ops.linears(ops.rms_norm(x, norm, eps), (gate, up)))
+    return x + ops.linear(hidden, down)

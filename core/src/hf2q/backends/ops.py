@@ -18,7 +18,7 @@ A new family may add an op here, together with its plain form in `hf2q.backends.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hf2q.types import Shape
 
@@ -34,6 +34,8 @@ class Array(Protocol):
 
     @property
     def shape(self) -> Shape: ...
+    @property
+    def nbytes(self) -> int: ...
     def reshape(self, *shape: int) -> Array: ...
     def transpose(self, *axes: int) -> Array: ...
     def __getitem__(self, key: Any) -> Array: ...
@@ -57,6 +59,27 @@ class Matrix(Protocol):
     def nbytes(self) -> int: ...
     @property
     def quantized(self) -> bool: ...
+
+
+class DeltaWeights(NamedTuple):
+    """What a layer with a gated delta net has: see `Ops.delta_layer`.
+
+    Arrays: norm (C,), conv (channels, K), a and dt (H,), head_norm (Dv,). Matrices: mixed (channels, C),
+    gate (H · Dv, C), beta and alpha (H, C), out (C, H · Dv). `eps` belongs to both norms, `l2_eps` to queries and keys.
+    """
+
+    norm: Array
+    mixed: Matrix
+    gate: Matrix
+    beta: Matrix
+    alpha: Matrix
+    conv: Array
+    a: Array
+    dt: Array
+    head_norm: Array
+    out: Matrix
+    eps: float
+    l2_eps: float
 
 
 class Ops(Protocol):
@@ -333,6 +356,20 @@ class Ops(Protocol):
         """
         ...
 
+    def delta_layer(
+        self, x: Array, weights: DeltaWeights, states: Sequence[tuple[Array, Array]]
+    ) -> tuple[Array, list[tuple[Array, Array]]]:
+        """A layer with a gated delta net: x (B, T, C) and to it what the net makes of its norm; states as `delta_net`.
+
+        Of n = rms_norm(x) four products; `delta_net` of the first; `gated_rms_norm` of that, head by head, with the
+        second; and the last product. `weights` is kept by whoever calls, as long as the model.
+        """
+        ...
+
     def gated_rms_norm(self, x: Array, weight: Array, eps: float, gate: Array) -> Array:
         """rms_norm(x, weight, eps) · silu(gate), gate of the shape of x."""
+        ...
+
+    def gated_ffn(self, x: Array, norm: Array, eps: float, gate: Matrix, up: Matrix, down: Matrix) -> Array:
+        """A feed-forward layer: x + down · swiglu(gate · n, up · n) with n = rms_norm(x, norm, eps). x (B, T, C)."""
         ...

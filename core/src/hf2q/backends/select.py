@@ -48,15 +48,34 @@ def ranking(plugins: Plugins) -> tuple[list[BackendEntry], list[tuple[BackendEnt
 
 
 def _best(plugins: Plugins) -> BackendEntry:
-    usable, others = ranking(plugins)
-    reasons = "; ".join(f"{entry.name}: {reason}" for entry, reason in others)
-    if not usable:
-        raise LoadError(f"no backend can run here ({reasons or 'none is installed'})", hint='pip install "hf2q[serve]"')
-    best = usable[0]
-    if reasons and int(resolve(best.priority)()) <= LAST_RESORT:
-        remedy = " or ".join(filter(None, (entry.requires for entry, _ in others)))
-        log.warning("computing with %r, which is very slow; others cannot run: %s (%s)", best.name, reasons, remedy)
-    return best
+    """The first that can run here. Those after it are not asked: asking may import much."""
+    ordered: list[tuple[int, str, BackendEntry]] = []
+    failed: dict[str, str] = {}
+    for entry in plugins.backends:
+        try:
+            ordered.append((int(resolve(entry.priority)()), entry.name, entry))
+        except (ImportError, OSError, RuntimeError) as error:  # not installed, a broken library, no usable device
+            failed[entry.name] = str(error)
+    for priority, _, entry in sorted(ordered, key=lambda item: item[:2], reverse=True):
+        reason = _unavailable(entry)
+        if reason is not None:
+            failed[entry.name] = reason
+            continue
+        if failed and priority <= LAST_RESORT:
+            remedy = " or ".join(
+                other.requires for other in plugins.backends if other.name in failed and other.requires
+            )
+            reasons = _told(plugins, failed)
+            log.warning(
+                "computing with %r, which is very slow; others cannot run: %s (%s)", entry.name, reasons, remedy
+            )
+        return entry
+    reasons = _told(plugins, failed) or "none is installed"
+    raise LoadError(f"no backend can run here ({reasons})", hint='pip install "hf2q[serve]"')
+
+
+def _told(plugins: Plugins, failed: dict[str, str]) -> str:
+    return "; ".join(f"{entry.name}: {failed[entry.name]}" for entry in plugins.backends if entry.name in failed)
 
 
 def _unavailable(entry: BackendEntry) -> str | None:

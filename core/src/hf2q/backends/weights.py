@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -46,8 +47,32 @@ class Source(Protocol):
         """The data of a tensor, uint8 (rows, bytes per row)."""
         ...
 
-    def release(self, name: str) -> None:
-        """The data of a tensor is not needed any more: it is in memory in the form that the backend computes with."""
+    def release(self, name: str, first: int = 0, last: int | None = None) -> None:
+        """Rows of a tensor are not needed any more: they are in memory in the form that the backend computes with."""
+        ...
+
+
+@runtime_checkable
+class Adopts(Protocol):
+    """A backend that takes matrices over in the background, while loading goes on."""
+
+    def adopt(
+        self,
+        blocks: Bytes,
+        codec: QuantCodec,
+        shape: Shape,
+        checked: Callable[[int, int], None],
+        done: Callable[[int, int], None],
+    ) -> Matrix:
+        """`Ops.matrix` that may return before it is done.
+
+        Rows that hold a scale, or a value of a float type, that is not finite are handed to `checked` (first, one after
+        the last), which raises; those that are not read any more to `done`.
+        """
+        ...
+
+    def adopted(self) -> None:
+        """Return when all that was adopted is there. Errors: what `checked` raises."""
         ...
 
 
@@ -70,7 +95,7 @@ class ArraySource:
         array = self._arrays[name]
         return array.reshape(-1, array.shape[-1]).view(np.uint8)
 
-    def release(self, name: str) -> None:
+    def release(self, name: str, first: int = 0, last: int | None = None) -> None:
         """Nothing: the caller's arrays are the caller's."""
 
 
@@ -118,17 +143,29 @@ class Weights:
         `Ops.grouped_linear`.
         """
         stored = self._stored(name)
-        rows = self._sound_rows(name, stored)
+        rows = self._source.rows(name)
         shape = (groups, stored.shape[0] // groups, stored.shape[-1]) if groups else stored.shape
-        matrix = self._ops.matrix(rows, self._codec(stored.qtype), shape)
+        codec = self._codec(stored.qtype)
+        if isinstance(self._ops, Adopts):
+            check, release = partial(self._check, name, stored, rows), partial(self._source.release, name)
+            matrix = self._ops.adopt(rows, codec, shape, check, release)
+        else:
+            self._check(name, stored, rows)
+            matrix = self._ops.matrix(rows, codec, shape)
+            self._source.release(name)
         self._count(stored.qtype, matrix.quantized, rows.nbytes, matrix.nbytes)
-        self._source.release(name)
         return matrix
+
+    def finish(self) -> None:
+        """Return when all matrices are there. Errors: LoadError for numbers that are not finite."""
+        if isinstance(self._ops, Adopts):
+            self._ops.adopted()
 
     def array(self, name: str) -> Array:
         """A small tensor of any shape (norms, biases, convolutions), decoded to float32."""
         stored = self._stored(name)
-        rows = self._sound_rows(name, stored)
+        rows = self._source.rows(name)
+        self._check(name, stored, rows)
         values = self._codec(stored.qtype).decode(np.ascontiguousarray(rows)).reshape(stored.shape)
         array = self._ops.asarray(values)
         self._ops.eval(array)
@@ -141,21 +178,20 @@ class Weights:
             raise LoadError(f"the model file lacks the tensor {name!r}, which the graph needs")
         return stored
 
-    def _sound_rows(self, name: str, stored: Stored) -> Bytes:
-        """The data of a tensor. Errors: LoadError when a scale, or a value of a float type, is infinite or NaN."""
-        rows = self._source.rows(name)
+    def _check(self, name: str, stored: Stored, rows: Bytes, first: int = 0, last: int | None = None) -> None:
+        """Errors: LoadError when a scale, or a value of a float type, in these rows is infinite or NaN."""
         codec = self._codec(stored.qtype)
         if codec.integers:
-            return rows
+            return
+        rows = rows[first:last]
         bad = first_bad(rows, stored.qtype) if stored.qtype in KNOWN else _first_bad_value(rows, codec)
         if bad is not None:
             of_floats = codec.block_size == 1
             raise LoadError(
-                f"tensor {name!r} ({stored.qtype}) holds {bad.value} in row {bad.row}, "
+                f"tensor {name!r} ({stored.qtype}) holds {bad.value} in row {first + bad.row}, "
                 f"{f'column {bad.at}' if of_floats else f'as a scale of block {bad.at}'}; expected finite numbers",
                 hint="the file is damaged, or was converted from a damaged checkpoint: download or convert it again",
             )
-        return rows
 
     def _count(self, qtype: str, quantized: bool, file_bytes: int, memory_bytes: int) -> None:
         old = self._loaded.get((qtype, quantized))

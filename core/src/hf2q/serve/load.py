@@ -1,7 +1,8 @@
 """`load`: a GGUF file becomes a `Model`. Every doubt about the file ends here, before the first token.
 
-Order: header → family → tensors against the catalog → tokenizer → backend → memory → weights and graph. Weights are
-checked as they are read: scales, and values of float types, are finite numbers.
+Order: header → family → tensors against the catalog → backend → memory → weights and graph → tokenizer, which is read
+while a backend may still be busy with the weights. Weights are checked as they are read: scales, and values of float
+types, are finite numbers.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ from hf2q.errors import LoadError, UsageError, listing
 from hf2q.formats.gguf import GgufFile, GgufModel, check_blocks, open_model
 from hf2q.formats.tokenizer import Tokenizer, load_tokenizer
 from hf2q.plugins import Plugins
-from hf2q.serve.chat.template import ChatTemplate
 from hf2q.serve.fit import AT_LEAST, check_fits, estimate
 from hf2q.serve.loaded import announce, loaded_fields
-from hf2q.serve.model import Model
 from hf2q.types import HParams, Record, Shape, TensorSpec, resolve
 
 if TYPE_CHECKING:
     from hf2q.backends.graph import DraftHead, EncoderGraph, ForwardGraph
+    from hf2q.serve.model import Model
     from hf2q.serve.vision import Projector
 
 
@@ -93,9 +93,9 @@ class _Wanted(Record, frozen=True, kw_only=True):
 
 
 def _projector(
-    path: str | os.PathLike[str] | None, file: GgufModel, tokenizer: Tokenizer, plugins: Plugins
+    path: str | os.PathLike[str] | None, file: GgufModel, tokenizer: Tokenizer | None, plugins: Plugins
 ) -> AbstractContextManager[Projector | None]:
-    if path is None:
+    if path is None or tokenizer is None:
         return nullcontext()
     from hf2q.serve.vision import Projector
 
@@ -115,7 +115,8 @@ def _load(file: GgufModel, plugins: Plugins, wanted: _Wanted) -> Model:
     if wanted.draft and not graph_entry.draft:
         raise UsageError(f"{file.path}: the family {file.arch} has no draft head, so it cannot speculate")
     check_blocks(file)
-    hparams, tokenizer = _read_header(file, plugins)
+    hparams = _read_hparams(file, plugins)
+    tokenizer = None if wanted.mmproj is None else _read_tokenizer(file, plugins)
     with _projector(wanted.mmproj, file, tokenizer, plugins) as projector:  # checked before any weight is read
         ops = select_backend(plugins, wanted.backend, threads=wanted.threads, exact=wanted.exact)
         tokens = context_length if wanted.ctx is not None else min(context_length, AT_LEAST)
@@ -124,6 +125,8 @@ def _load(file: GgufModel, plugins: Plugins, wanted: _Wanted) -> Model:
         weights = Weights(file, plugins.codec, ops)
         make = cast("Callable[..., ForwardGraph | EncoderGraph]", resolve(graph_entry.graph))
         graph = make(hparams, weights, ops)
+        if tokenizer is None:
+            tokenizer = _read_tokenizer(file, plugins)
         if graph.n_vocab != tokenizer.n_vocab:
             raise LoadError(f"{file.path}: the tokenizer has {tokenizer.n_vocab} tokens, the model {graph.n_vocab}")
         vision = None if projector is None else projector.load(graph, ops)
@@ -131,6 +134,9 @@ def _load(file: GgufModel, plugins: Plugins, wanted: _Wanted) -> Model:
     if wanted.draft:
         make_draft = cast("Callable[..., DraftHead]", resolve(graph_entry.draft))
         draft = make_draft(hparams, weights, ops, graph)
+    from hf2q.serve.model import Model  # only now: what can be imported while weights are on their way, is
+
+    weights.finish()
     weights.log_summary()
     seconds = time.perf_counter() - started
     announce(loaded_fields(file, ops, weights, needs, context_length=context_length, seconds=seconds))
@@ -159,7 +165,10 @@ def check_loadable(file: GgufModel | GgufFile, plugins: Plugins) -> None:
     Stricter than `load` in one thing: a special token outside the vocabulary is an error. Errors: as `load`.
     """
     _context_length(file)
-    _, tokenizer = _read_header(file, plugins)
+    from hf2q.serve.chat.template import ChatTemplate
+
+    _read_hparams(file, plugins)
+    tokenizer = _read_tokenizer(file, plugins)
     for key, value in file.metadata.items():
         if key.startswith("tokenizer.ggml.") and key.endswith("_token_id") and value not in range(tokenizer.n_vocab):
             raise LoadError(f"{file.path}: {key} is {value}, the vocabulary has {tokenizer.n_vocab} tokens")
@@ -170,12 +179,18 @@ def check_loadable(file: GgufModel | GgufFile, plugins: Plugins) -> None:
             ChatTemplate(value).close()
 
 
-def _read_header(file: GgufModel | GgufFile, plugins: Plugins) -> tuple[HParams, Tokenizer]:
+def _read_hparams(file: GgufModel | GgufFile, plugins: Plugins) -> HParams:
+    """The numbers that describe the model, whose tensors are all there."""
     entry = plugins.arch(file.arch)
     hparams = cast("HParams", resolve(entry.hparams).from_metadata(file.metadata))
     check_tensors(file, plugins.catalog(entry.catalog).expand(hparams))
+    return hparams
+
+
+def _read_tokenizer(file: GgufModel | GgufFile, plugins: Plugins) -> Tokenizer:
+    entry = plugins.arch(file.arch)
     known = [*entry.pre_tokenizers, *(pre for other in plugins.archs for pre in other.pre_tokenizers)]
-    return hparams, load_tokenizer(file.metadata, known)
+    return load_tokenizer(file.metadata, known)
 
 
 def _context_length(file: GgufModel | GgufFile) -> int:

@@ -15,30 +15,24 @@ no contraction (`fma` only by name), no dependence on automatic vectorization.
 
 | module | what it gives |
 |---|---|
-| machine | LANES, WIDE, feature detection, HF2Q_SIMD_LANES |
-| compile, inlined, cache | kernel, inline, the types of arguments; compiled code on disk |
-| vectors, operators | F32, I32, F(x); Python's operators |
+| machine, host | LANES, WIDE, feature detection, HF2Q_SIMD_LANES |
+| compile, arguments | kernel, inline, the types of arguments |
+| vectors | F32, I32, F(x) |
 | lanes | where, every, bits, numbers, as_int, as_float, lshr, below, sqrt, fma; total, lowest, highest, first |
-| memory | load…, spread…, store…, put16, put32, prefetch |
+| memory | load…, spread…, store…, put16, put32, prefetch, prefetch_far |
 | scratch | scratch, transpose, columns |
 | half, dot | to_half, from_half; dot products of bytes |
+| codegen, late | how operations are defined |
+| compiler, wrapper, typed, operators, elements | what numba is told; imported when something is compiled |
+| elf, image, loader, llvm | from an object to code in memory |
+| cache, folder, sources | compiled code on disk |
 
-Importing this needs numba, which arrives with the extra `simd`; nothing that starts the command line imports it.
+Importing this needs numba installed, which arrives with the extra `simd`, but imports it only to compile.
 """
 
-from hf2q.errors import LoadError
-
-try:
-    import llvmlite  # noqa: F401
-    import numba  # noqa: F401
-except ImportError as problem:
-    raise LoadError(
-        f"hf2q.simd compiles its kernels with numba, which cannot be imported: {problem}",
-        hint='pip install "hf2q[simd]"',
-    ) from problem
-
-import hf2q.simd.operators  # noqa: F401  (registers the operators with numba)
-from hf2q.simd.compile import FLOAT, INT, Kernel, inline, kernel, reads, writes
+import hf2q.simd.installed  # noqa: F401  (says what to install)
+from hf2q.simd.arguments import FLOAT, INT, reads, writes
+from hf2q.simd.compile import Kernel, inline, kernel
 from hf2q.simd.dot import dot
 from hf2q.simd.half import from_half, to_half
 from hf2q.simd.lanes import (
@@ -64,6 +58,7 @@ from hf2q.simd.memory import (
     load_u8,
     load_u16,
     prefetch,
+    prefetch_far,
     put16,
     put32,
     spread,
@@ -114,6 +109,7 @@ __all__ = (
     "put16",
     "put32",
     "prefetch",
+    "prefetch_far",
     "columns",
     "scratch",
     "transpose",

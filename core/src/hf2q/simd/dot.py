@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
-from hf2q.simd.codegen import Built, call, constant, define, i8, i16, i32, shuffle
+from hf2q.simd.codegen import Built, call, constant, define, i8, i16, i32, ir, shuffle
 from hf2q.simd.machine import LANES, MACHINE
 
 _FUSED = {16: "avx512vnni", 8: "avxvnni"}

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
-from hf2q.simd.codegen import Built, define, f16, i16
+from hf2q.simd.codegen import Built, define, f16, i16, ir
 from hf2q.simd.compile import inline
 from hf2q.simd.lanes import as_float, as_int, below, lshr, where
 from hf2q.simd.machine import MACHINE

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-
-from hf2q.simd.codegen import Built, call, define, i1, i32, i64, shuffle
+from hf2q.simd.codegen import Built, call, define, i1, i32, i64, ir, shuffle, typed, types
 from hf2q.simd.machine import MACHINE
-from hf2q.simd.vectors import vector_of
 
 
 @define
 def where(mask: Any, x: Any, y: Any) -> Built:
     """x where the mask holds, else y; one of the two may be a scalar."""
-    vec = vector_of(x, y)
+    vec = typed.vector_of(x, y)
     if mask.n != vec.n:
         raise TypeError(f"where: a mask of {mask.n} lanes beside {vec}")
     return vec, (mask, vec, vec), lambda ctx, b, m, v, w: b.select(m, v, w)
@@ -79,7 +75,7 @@ def lshr(x: Any, n: Any) -> Built:
 @define
 def below(x: Any, y: Any) -> Built:
     """x < y as unsigned integers; one of the two may be a scalar."""
-    vec = vector_of(x, y)
+    vec = typed.vector_of(x, y)
     return vec.of("mask"), (vec, vec), lambda ctx, b, v, w: b.icmp_unsigned("<", v, w)
 
 

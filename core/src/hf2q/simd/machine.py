@@ -15,10 +15,8 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llvmlite import binding
-from numba import config
-
 from hf2q.errors import UsageError
+from hf2q.simd.host import host
 
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 """What the 16-lane path needs: `dot` multiplies 16-bit lanes (BW), the others come with every CPU that has BW."""
@@ -84,23 +82,21 @@ def forced_by(environment: Mapping[str, str]) -> tuple[str | None, str]:
     return wanted, ISA_VARIABLE
 
 
-def setup() -> Machine:
-    """The machine of this process; makes numba compile for a narrower one where that is forced.
-
-    Errors: UsageError as in `choose`, or when numba itself was told to compile for another CPU: the features of that
-    one are unknown here, and an instruction that it lacks would end the process.
-    """
-    if config.CPU_NAME is not None or config.CPU_FEATURES is not None:
+def refuse_other_cpu(name: object, features: object) -> None:
+    """Errors: UsageError when numba itself was told to compile for another CPU: the features of that one are unknown
+    here, and an instruction that it lacks would end the process."""
+    if name is not None or features is not None:
         raise UsageError(
             "NUMBA_CPU_NAME or NUMBA_CPU_FEATURES is set: hf2q cannot tell which instructions it may use",
             hint="unset both; HF2Q_SIMD_LANES=8 or 4 makes hf2q compile for an older CPU",
         )
-    host = frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
+
+
+def setup() -> Machine:
+    """The machine of this process. Errors: UsageError as in `choose` and `refuse_other_cpu`."""
+    refuse_other_cpu(os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES"))
     forced, variable = forced_by(os.environ)
-    machine = choose(forced, platform.machine(), host, variable)
-    if machine.cpu is not None:
-        config.CPU_NAME, config.CPU_FEATURES = machine.cpu, ""
-    return machine
+    return choose(forced, platform.machine(), frozenset(host().features), variable)
 
 
 MACHINE = setup()

@@ -16,7 +16,7 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 from numba.extending import lower_builtin
 
 from hf2q.simd.codegen import call, constant
-from hf2q.simd.vectors import Vec, vector_of
+from hf2q.simd.typed import Vec, vector_of
 
 
 def register(op: Any, makers: dict[str, Any], *, result: str | None = None, arity: int = 2) -> None:

@@ -1,4 +1,4 @@
-"""The vector types: `F32(n)`, `I32(n)` and the mask that a comparison gives, as types that numba knows.
+"""The vector types: `F32(n)`, `I32(n)`, and the mask that a comparison gives.
 
 `F(x)` with such a type F spreads a scalar over all lanes, or converts the lanes of another vector of the same length:
 int to float by the current rounding (to nearest even), float to int toward zero (outside the range of int32 the result
@@ -7,97 +7,36 @@ is whatever the machine gives), mask to 0 or 1.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
-from llvmlite import ir
-from numba import types
-from numba.core.typing.templates import signature
-from numba.extending import lower_builtin, lower_cast, models, register_model
-
-from hf2q.simd.codegen import f32, i1, i32, splat
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
 
 Vector: TypeAlias = Any
 """For annotations in kernels: a value of a type below. mypy sees numba's values as Any."""
 
-ELEMENT = {"f32": f32, "i32": i32, "mask": i1}
-SCALAR = {"f32": types.float32, "i32": types.int32, "mask": types.boolean}
+
+@dataclass(frozen=True)
+class VectorType:
+    """`n` lanes of float32 ('f32') or int32 ('i32'). What numba knows about it is in `typed`."""
+
+    kind: str
+    n: int
+
+    def __call__(self, x: Any) -> NoReturn:
+        raise TypeError(f"{self.kind}x{self.n} is a type of kernels, which Python cannot call")
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba asks for when a kernel names the type."""
+        from hf2q.simd.compiler import type_of_vector
+
+        return type_of_vector(self.kind, self.n)
 
 
-class Vec(types.Callable):  # type: ignore[misc]
-    """`n` lanes of float32 ('f32'), int32 ('i32') or truth ('mask')."""
-
-    def __init__(self, kind: str, n: int) -> None:
-        self.kind, self.n = kind, n
-        self.llvm = ir.VectorType(ELEMENT[kind], n)
-        self.one = SCALAR[kind]
-        super().__init__(f"{kind}x{n}")
-
-    def of(self, kind: str) -> Vec:
-        """As many lanes of another kind."""
-        return Vec(kind, self.n)
-
-    # the three methods below make `F(x)` a call that numba can type
-    def get_call_signatures(self) -> tuple[tuple[()], bool]:
-        return (), False
-
-    def get_impl_key(self, sig: Any) -> type:
-        return type(self)
-
-    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        if len(args) == 1 and (isinstance(args[0], types.Number) or getattr(args[0], "n", None) == self.n):
-            return signature(self, *args)
-        return None
-
-
-class Scratch(types.Type):  # type: ignore[misc]
-    """Vectors in the stack frame of the function that made them; see `hf2q.simd.scratch`."""
-
-    def __init__(self, vec: Vec) -> None:
-        self.vec, self.llvm = vec, vec.llvm.as_pointer()
-        super().__init__(f"scratch({vec})")
-
-
-@register_model(Vec)
-@register_model(Scratch)
-class _Model(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, kind.llvm)
-
-
-def F32(n: int) -> Vec:
+def F32(n: int) -> Any:
     """`n` float32 lanes."""
-    return Vec("f32", n)
+    return VectorType("f32", n)
 
 
-def I32(n: int) -> Vec:
+def I32(n: int) -> Any:
     """`n` int32 lanes."""
-    return Vec("i32", n)
-
-
-def vector_of(*args: Any) -> Any:
-    """The first vector type among `args`."""
-    return next(a for a in args if isinstance(a, Vec))
-
-
-CONVERSION = {"f32i32": "fptosi", "i32f32": "sitofp", "maski32": "zext", "maskf32": "uitofp"}
-
-
-def convert(ctx: Any, b: Any, source: Any, to: Any, x: Any) -> Any:
-    """LLVM code that makes a value of type `to` from `x`, a scalar or a vector of type `source`."""
-    if source == to:
-        return x
-    if isinstance(source, types.Number):
-        return splat(b, ctx.cast(b, x, types.unliteral(source), to.one), to.n)
-    return getattr(b, CONVERSION[source.kind + to.kind])(x, to.llvm)
-
-
-# a scalar beside a vector (`x * 0.5`, `v & 15`) is cast to that vector's type
-lower_cast(types.Number, Vec)(convert)
-
-
-def _construct(ctx: Any, b: Any, sig: Any, values: Any) -> Any:
-    return convert(ctx, b, sig.args[0], sig.return_type, values[0])
-
-
-lower_builtin(types.TypeRef, types.Number)(_construct)
-lower_builtin(types.TypeRef, Vec)(_construct)
+    return VectorType("i32", n)

@@ -8,7 +8,7 @@ Nothing heavy is imported here.
 | memory, native | large pages; addresses, atomics, calls of compiled kernels |
 | isa | which instructions are used; HF2Q_CPU_ISA |
 | blocks/ | where scales and codes lie in each block type, once repacked |
-| matrix, repack | `Matrix`: a weight, or a stack of experts |
+| matrix, loading, repack | `Matrix`: a weight, or a stack of experts; repacked in the background |
 | linear, route, linear_job, job | `Linear`: products, one start of the team for all matrices that share activations |
 | activations, bytes, integer | int8 kernels: one row, many rows |
 | floats | float32 kernels: F32, F16 and BF16 weights, all weights in exact mode, rows for embeddings |

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
-from hf2q.simd.codegen import Built, call, constant, define, i8, i16, i32, shuffle
+from hf2q.simd.codegen import Built, call, constant, define, i8, i16, i32, ir, shuffle
 from hf2q.simd.dot import dot
 from hf2q.simd.machine import LANES, MACHINE
 

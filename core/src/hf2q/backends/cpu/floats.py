@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hf2q.backends.cpu.ahead import FAR, prefetch_far
 from hf2q.backends.cpu.blocks import Block
 from hf2q.backends.cpu.bytes import WIDE_FLIP
 from hf2q.backends.cpu.integer import put
+from hf2q.backends.cpu.integer_parts import rows_8
 from hf2q.backends.cpu.job import (
     ACROSS,
     COLUMNS,
@@ -173,6 +175,37 @@ def float_rows(segment: int, job: int, unit: int) -> None:
             put(y + peek(target, r) * stride + 64 * g, acc[r], rows - 16 * g)
 
 
+def few_floats(segment: int, job: int, unit: int) -> None:
+    """Up to eight rows, the last repeated where there are fewer; every weight is read once, into a register."""
+    w, group_bytes, rows = peek(segment, WEIGHTS), peek(segment, GROUP_BYTES), peek(segment, ROWS)
+    columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
+    start = unit // across * peek(segment, ROWS_EACH)
+    last = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start) - 1
+    source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
+    y, stride = peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
+    x0, x1, x2, x3, x4, x5, x6, x7 = rows_8(peek(job, X), 4 * columns, source, last)
+    acc = scratch(F, 8)
+    first = unit % across * each
+    for g in range(first, min(first + each, (rows + 15) // 16)):
+        p = w + g * group_bytes
+        for r in range(8):
+            acc[r] = F(0)
+        for k in range(0, columns, STEP):
+            a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = F(0)
+            for i in range(min(STEP, columns - k)):
+                prefetch_far(p, 16 * UNIT * i + FAR)
+                v, at = read(p, i), 4 * (k + i)
+                a0, a1 = fma(v, spread(F, x0, at), a0), fma(v, spread(F, x1, at), a1)
+                a2, a3 = fma(v, spread(F, x2, at), a2), fma(v, spread(F, x3, at), a3)
+                a4, a5 = fma(v, spread(F, x4, at), a4), fma(v, spread(F, x5, at), a5)
+                a6, a7 = fma(v, spread(F, x6, at), a6), fma(v, spread(F, x7, at), a7)
+            acc[0], acc[1], acc[2], acc[3] = acc[0] + a0, acc[1] + a1, acc[2] + a2, acc[3] + a3
+            acc[4], acc[5], acc[6], acc[7] = acc[4] + a4, acc[5] + a5, acc[6] + a6, acc[7] + a7
+            p += STEP_BYTES
+        for r in range(last + 1):
+            put(y + peek(target, r) * stride + 64 * g, acc[r], rows - 16 * g)
+
+
 def float_row(segment: int, job: int, unit: int) -> None:
     w, group_bytes, rows = peek(segment, WEIGHTS), peek(segment, GROUP_BYTES), peek(segment, ROWS)
     columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
@@ -218,11 +251,12 @@ def row_values(segment: int, job: int, unit: int) -> None:
 
 
 def float_kernels(qtype: str) -> dict[str, Kernel[[int, int, int], None]]:
-    """`float_row`, `float_rows` and `row_values` of F32, F16 or BF16."""
+    """`float_row`, `few_floats`, `float_rows` and `row_values` of F32, F16 or BF16."""
     unit, reader = READERS[qtype]
     names = {"unpack": specialise_part(unpack_floats, qtype, read=reader), "STEP_BYTES": 16 * unit * STEP}
     return {
         "float_row": specialise(float_row, qtype, read=reader, UNIT=unit, STEP_BYTES=16 * unit * STEP),
+        "few_floats": specialise(few_floats, qtype, read=reader, UNIT=unit, STEP_BYTES=16 * unit * STEP),
         "float_rows": specialise(float_rows, qtype, **names),
         "row_values": specialise(row_values, qtype, **names),
     }

@@ -1,8 +1,11 @@
-"""Weights times activations in int8: the templates of `one_row` (decoding) and `many_rows` (batches and prefill).
+"""Weights times activations in int8: templates of `one_row` (decoding), `few_rows` and `many_rows` (batches, prefill).
 
-Both add up the same numbers in the same order: for each sub-block of 16 or 32 inputs an exact integer dot product,
-times the scales of activations and weights. So a row comes out the same bit for bit however many are computed
-together, on every processor that has fused multiply-add. Offsets of codes are taken off like minimums.
+All add up the same numbers in the same order: for each sub-block of 16 or 32 inputs an exact integer dot product, less
+what the offset of the codes adds to it, times the scales of activations and weights; then the minimum. So a row comes
+out the same bit for bit however many are computed together, on every processor that has fused multiply-add.
+
+Few rows share each word of codes while it is in a register. With more, sixteen rows of weights are unpacked to memory,
+256 inputs at a time, and tiles of rows pass over them.
 """
 
 from __future__ import annotations
@@ -10,26 +13,30 @@ from __future__ import annotations
 from typing import Any
 
 from hf2q.backends.cpu import bytes as bytes_
+from hf2q.backends.cpu.ahead import asking
 from hf2q.backends.cpu.blocks import Block
-from hf2q.backends.cpu.bytes import WIDE_OFFSET, narrow_close, narrow_step, wide_close, wide_step
+from hf2q.backends.cpu.bytes import VNNI, WIDE_OFFSET, narrow_close, narrow_step, wide_close, wide_step
+from hf2q.backends.cpu.integer_parts import TILES, add_1, add_8, begin_of, finish_of, nothing, share_of, unpacked
 from hf2q.backends.cpu.job import (
     ACROSS,
-    CODES,
     COLUMNS,
     GROUP_BYTES,
     GROUPS_EACH,
     IN,
+    LOW_32,
     LOWS_16,
-    LOWS_32,
     MOST_ROWS,
     OUT,
     PASSING,
+    RECORD,
+    RECORDS,
     RESULTS,
     ROWS,
     ROWS_EACH,
-    SCALES,
     STEP,
     STEP_WORDS,
+    SUM_32,
+    SUMS_16,
     TABLE,
     WEIGHTS,
     Y_STRIDE,
@@ -37,23 +44,26 @@ from hf2q.backends.cpu.job import (
 )
 from hf2q.backends.cpu.native import peek
 from hf2q.backends.cpu.specialise import specialise, specialise_part
-from hf2q.simd import F32, I32, Kernel, Vector, as_int, fma, inline, prefetch, put32, scratch, spread, store
+from hf2q.backends.cpu.tiles import place
+from hf2q.simd import F32, I32, Kernel, Vector, as_int, inline, put32, scratch, store
 
 F, I = F32(16), I32(16)  # noqa: E741
 
-AHEAD = 4096
-"""How far ahead weights are asked for, in bytes, a few lines at a time: in one burst they would wait for each other."""
+TILE = 8 if VNNI else 4
+"""Rows whose sums fit the registers: AVX-512 has 32 of them."""
+ROOM = MOST_ROWS + TILE
+"""Sums that a unit keeps: tiles may stand over the last row."""
 
 # what `specialise` puts in place for each qtype
-SIZE = PACKED = GROUP = WORDS = SUBS = SUBS_STEP = BLOCKS_STEP = RUN = OFFSET = LOWS = LINES = SHARE = 1
-MINIMUMS = LOWERED = False
+SIZE = PACKED = WORDS = SUBS = SUBS_STEP = BLOCKS_STEP = SHARE = EACH = 1
+MINIMUMS = False
 fill_scales: Any = None
 code: Any = None
-step: Any = None
-close: Any = None
 add: Any = None
-tile_4: Any = None
-tile_1: Any = None
+rows_of: Any = None
+zeros: Any = None
+taken: Any = None
+keep: Any = None
 
 
 @inline
@@ -68,24 +78,6 @@ def put(y: int, acc: Vector, rows: int) -> None:
             put32(y, 4 * lane, lanes[0, lane])
 
 
-def sub_block(
-    acc: Vector, p: int, s: int, block: int, row: tuple[int, int, int], table: int, w_scales: Vector, w_mins: Vector
-) -> Vector:
-    """acc and what sub-block s of the packed block at p adds; `row`: codes, scales and lows of the row of x."""
-    codes, scales, lows = row
-    at = block * SUBS + s
-    dot = I(0)
-    for r in range(0, WORDS, RUN):
-        part = I(0)
-        for j in range(r, r + RUN):
-            part = step(part, code(p, s, j, table), spread(I, codes, GROUP * at + 4 * j))
-        dot = dot + close(part)
-    acc = fma(F(dot) * spread(F, scales, GROUP * at // 32 * 4), w_scales[s], acc)
-    if LOWERED:
-        acc = fma(w_mins[s] if MINIMUMS else w_scales[s] * OFFSET, spread(F, lows, 4 * at), acc)
-    return acc
-
-
 def one_row(segment: int, job: int, unit: int) -> None:
     w, group_bytes, rows, table = (
         peek(segment, WEIGHTS),
@@ -95,105 +87,49 @@ def one_row(segment: int, job: int, unit: int) -> None:
     )
     columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
     passing = unit // across
-    source, target = peek(peek(segment, IN), passing), peek(peek(segment, OUT), passing)
-    y = peek(job, RESULTS) + peek(segment, Y) + target * peek(segment, Y_STRIDE)
-    row = (
-        peek(job, CODES) + source * columns,
-        peek(job, SCALES) + source * (columns // 32) * 4,
-        peek(job, LOWS) + source * (columns // GROUP) * 4,
-    )
-    s_scales, s_mins = scratch(F, SUBS), scratch(F, SUBS)
+    y = peek(job, RESULTS) + peek(segment, Y) + peek(peek(segment, OUT), passing) * peek(segment, Y_STRIDE)
+    x = peek(job, RECORDS) + peek(peek(segment, IN), passing) * (columns // 32 * RECORD)
+    scales, mins = scratch(F, SUBS), scratch(F, SUBS)
+    subs = SUBS + (unit >> 62)  # SUBS, but LLVM must not know: it would unroll the loop to no use
     first = unit % across * each
     for g in range(first, min(first + each, (rows + 15) // 16)):
         p = w + g * group_bytes
         acc = F(0)
         for b in range(columns // SIZE):
-            fill_scales(p, s_scales, s_mins)
-            for s in range(0, SUBS, SHARE):
-                for line in range(LINES * SHARE):
-                    prefetch(p, AHEAD + 64 * (LINES * s + line))
-                # sub-blocks that share bytes, one after the other in the source, so that their shifts are constants
-                acc = add(acc, p, s, b, row, table, s_scales, s_mins)
-                if SHARE == 2:
-                    acc = add(acc, p, s + 1, b, row, table, s_scales, s_mins)
+            fill_scales(p, scales, mins)
+            for s in range(0, subs, SHARE):
+                acc = add(acc, p, s, x, EACH * (SUBS * b + s), table, scales, mins)
             p += PACKED
         put(y + 64 * g, acc, rows - 16 * g)
 
 
-def tile_of_4(
-    words: Vector,
-    w_scales: Vector,
-    w_mins: Vector,
-    acc: Vector,
-    first: int,
-    count: int,
-    index: int,
-    job: int,
-    columns: int,
-    block: int,
-) -> None:
-    """Four rows of x by the sixteen unpacked ones, over `count` sub-blocks from number `block` on."""
-    i0, i1, i2, i3 = peek(index, 0), peek(index, 1), peek(index, 2), peek(index, 3)
-    codes, scales = peek(job, CODES) + GROUP * block, peek(job, SCALES) + GROUP * block // 32 * 4
-    lows = peek(job, LOWS) + 4 * block
-    c0, c1, c2, c3 = codes + i0 * columns, codes + i1 * columns, codes + i2 * columns, codes + i3 * columns
-    n = columns // 32 * 4
-    s0, s1, s2, s3 = scales + i0 * n, scales + i1 * n, scales + i2 * n, scales + i3 * n
-    n = columns // GROUP * 4
-    l0, l1, l2, l3 = lows + i0 * n, lows + i1 * n, lows + i2 * n, lows + i3 * n
-    a0, a1, a2, a3 = acc[first], acc[first + 1], acc[first + 2], acc[first + 3]
-    for s in range(count):
-        d0 = d1 = d2 = d3 = I(0)
-        for r in range(0, WORDS, RUN):
-            p0 = p1 = p2 = p3 = I(0)
-            for j in range(r, r + RUN):
-                word, at = words[WORDS * s + j], GROUP * s + 4 * j
-                p0 = step(p0, word, spread(I, c0, at))
-                p1 = step(p1, word, spread(I, c1, at))
-                p2 = step(p2, word, spread(I, c2, at))
-                p3 = step(p3, word, spread(I, c3, at))
-            d0, d1, d2, d3 = d0 + close(p0), d1 + close(p1), d2 + close(p2), d3 + close(p3)
-        at, scale = GROUP * s // 32 * 4, w_scales[s]
-        a0 = fma(F(d0) * spread(F, s0, at), scale, a0)
-        a1 = fma(F(d1) * spread(F, s1, at), scale, a1)
-        a2 = fma(F(d2) * spread(F, s2, at), scale, a2)
-        a3 = fma(F(d3) * spread(F, s3, at), scale, a3)
-        if LOWERED:
-            low = w_mins[s]
-            a0, a1 = fma(low, spread(F, l0, 4 * s), a0), fma(low, spread(F, l1, 4 * s), a1)
-            a2, a3 = fma(low, spread(F, l2, 4 * s), a2), fma(low, spread(F, l3, 4 * s), a3)
-    acc[first], acc[first + 1], acc[first + 2], acc[first + 3] = a0, a1, a2, a3
-
-
-def tile_of_1(
-    words: Vector,
-    w_scales: Vector,
-    w_mins: Vector,
-    acc: Vector,
-    first: int,
-    count: int,
-    index: int,
-    job: int,
-    columns: int,
-    block: int,
-) -> None:
-    """One row of x likewise."""
-    i = peek(index, 0)
-    codes = peek(job, CODES) + GROUP * block + i * columns
-    scales = peek(job, SCALES) + GROUP * block // 32 * 4 + columns // 32 * 4 * i
-    lows = peek(job, LOWS) + 4 * block + columns // GROUP * 4 * i
-    a = acc[first]
-    for s in range(count):
-        dot = I(0)
-        for r in range(0, WORDS, RUN):
-            part = I(0)
-            for j in range(r, r + RUN):
-                part = step(part, words[WORDS * s + j], spread(I, codes, GROUP * s + 4 * j))
-            dot = dot + close(part)
-        a = fma(F(dot) * spread(F, scales, GROUP * s // 32 * 4), w_scales[s], a)
-        if LOWERED:
-            a = fma(w_mins[s], spread(F, lows, 4 * s), a)
-    acc[first] = a
+def few_rows(segment: int, job: int, unit: int) -> None:
+    """Up to as many rows as `add` takes at once; the last is repeated where there are fewer."""
+    w, group_bytes, rows, table = (
+        peek(segment, WEIGHTS),
+        peek(segment, GROUP_BYTES),
+        peek(segment, ROWS),
+        peek(segment, TABLE),
+    )
+    columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
+    start = unit // across * peek(segment, ROWS_EACH)
+    last = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start) - 1
+    source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
+    y, stride = peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
+    scales, mins, acc = scratch(F, SUBS), scratch(F, SUBS), scratch(F, 8)
+    x = rows_of(peek(job, RECORDS), columns // 32 * RECORD, source, last)
+    first = unit % across * each
+    for g in range(first, min(first + each, (rows + 15) // 16)):
+        p = w + g * group_bytes
+        sums = zeros()
+        for b in range(columns // SIZE):
+            fill_scales(p, scales, mins)
+            for s in range(0, SUBS, SHARE):
+                sums = add(sums, p, s, x, EACH * (SUBS * b + s), table, scales, mins)
+            p += PACKED
+        keep(acc, 0, sums)
+        for r in range(last + 1):
+            put(y + peek(target, r) * stride + 64 * g, acc[r], rows - 16 * g)
 
 
 def many_rows(segment: int, job: int, unit: int) -> None:
@@ -209,12 +145,12 @@ def many_rows(segment: int, job: int, unit: int) -> None:
     source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
     y, stride = peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
     words, w_scales, w_mins = scratch(I, STEP_WORDS), scratch(F, SUBS_STEP), scratch(F, SUBS_STEP)
-    one_scales, one_mins, acc = scratch(F, SUBS), scratch(F, SUBS), scratch(F, MOST_ROWS)
-    blocks = columns // SIZE
+    one_scales, one_mins, acc = scratch(F, SUBS), scratch(F, SUBS), scratch(F, ROOM)
+    blocks, panel = columns // SIZE, place(words)
     first = unit % across * each
     for g in range(first, min(first + each, (rows + 15) // 16)):
         p = w + g * group_bytes
-        for r in range(count):
+        for r in range(count + TILE):
             acc[r] = F(0)
         for b in range(0, blocks, BLOCKS_STEP):
             here = min(BLOCKS_STEP, blocks - b)
@@ -223,58 +159,91 @@ def many_rows(segment: int, job: int, unit: int) -> None:
                 for s in range(SUBS):
                     at = k * SUBS + s
                     w_scales[at] = one_scales[s]
-                    if LOWERED:
-                        w_mins[at] = one_mins[s] if MINIMUMS else one_scales[s] * OFFSET
+                    if MINIMUMS:
+                        w_mins[at] = one_mins[s]
                     for j in range(WORDS):
                         words[at * WORDS + j] = code(p, s, j, table)
                 p += PACKED
-            r = 0
-            while r + 4 <= count:
-                tile_4(words, w_scales, w_mins, acc, r, here * SUBS, source + 8 * r, job, columns, b * SUBS)
-                r += 4
-            while r < count:
-                tile_1(words, w_scales, w_mins, acc, r, here * SUBS, source + 8 * r, job, columns, b * SUBS)
-                r += 1
+            for r in range(0, count, TILE):
+                x = rows_of(peek(job, RECORDS), columns // 32 * RECORD, source + 8 * r, count - 1 - r)
+                sums = taken(acc, r)
+                for s in range(0, here * SUBS, SHARE):
+                    sums = add(sums, panel, s, x, EACH * (SUBS * b + s), 0, w_scales, w_mins)
+                keep(acc, r, sums)
         for r in range(count):
             put(y + peek(target, r) * stride + 64 * g, acc[r], rows - 16 * g)
 
 
 def kernels(block: Block) -> dict[str, Kernel[[int, int, int], None]]:
-    """`one_row` and `many_rows` of a qtype; compiled by their first use."""
-    wide = block.top == 0
-    words = block.group // 4
-    packed = 16 * block.bytes
-    names: dict[str, Any] = {
-        "SIZE": block.size,
-        "PACKED": packed,
-        "GROUP": block.group,
-        "WORDS": words,
-        "SUBS": block.size // block.group,
-        "RUN": words if wide else bytes_.run(block.top, words),
-        "OFFSET": WIDE_OFFSET if wide else block.offset,
-        "LOWS": LOWS_16 if block.group == 16 else LOWS_32,
+    """`one_row`, `many_rows`, and with VNNI `few_rows_4` and `few_rows_8` of a qtype; compiled when used."""
+    wide, words, packed = block.top == 0, block.group // 4, 16 * block.bytes
+    offset = WIDE_OFFSET if wide else block.offset
+    kept_as = 32 if block.group == 16 else 128  # the offset that sums in records are multiplied by
+    power = (offset or kept_as).bit_length() - kept_as.bit_length()
+    ends = {
+        "LOWERED": offset > 0,
         "MINIMUMS": block.minimums,
-        "LOWERED": block.minimums or (WIDE_OFFSET if wide else block.offset) > 0,
+        "LOWS": LOWS_16 if block.group == 16 else LOW_32,
+        "SUMS": SUMS_16 if block.group == 16 else SUM_32,
+        "UP": max(0, power),
+        "DOWN": max(0, -power),
+    }
+    names: dict[str, Any] = {
+        "begin": specialise_part(begin_of, block.qtype, **{k: ends[k] for k in ("LOWERED", "SUMS", "UP", "DOWN")}),
+        "finish": specialise_part(finish_of, block.qtype, MINIMUMS=block.minimums, LOWS=ends["LOWS"]),
         "step": wide_step if wide else narrow_step,
+        "WORDS": words,
+    }
+    runs = {
+        "RUN": words if wide else bytes_.run(block.top, words),
+        "FUSED": VNNI or not bytes_.SHORTS,
         "close": wide_close if wide else narrow_close,
     }
-    unpacking = {"fill_scales": block.scales, "code": block.code}
-    tiles = {
-        "tile_4": specialise_part(tile_of_4, block.qtype, **names),
-        "tile_1": specialise_part(tile_of_1, block.qtype, **names),
+    shape = {
+        "SIZE": block.size,
+        "PACKED": packed,
+        "SUBS": block.size // block.group,
+        "EACH": RECORD * block.group // 32,
+        "fill_scales": block.scales,
     }
+    share = max(block.share, 32 // block.group)
+    spans = {"NEXT": RECORD if block.group == 32 else 0, "HALF": 1 if block.group == 16 else 0}
     lines = -(-packed * block.group // (64 * block.size))  # cache lines per sub-block
-    more = {"SUBS_STEP": STEP // block.group, "BLOCKS_STEP": STEP // block.size}
-    add_part = specialise_part(sub_block, block.qtype, **names, code=block.code)
-    return {
+    packed_words = {"code": block.code, "LINES": lines, "ask": asking(lines, far=block.size > 32)}
+    panel_words = {"code": specialise_part(unpacked, block.qtype, WORDS=words), "ask": nothing}
+    few_words = packed_words | {"ask": asking(lines, far=True)}
+    unrolled = 8 if block.group == 16 and not wide else share  # shifts by constants, and half of them fall away
+
+    def adding(template: Any, suffix: str, read: dict[str, Any], share: int) -> dict[str, Any]:
+        suffix = f"{block.qtype}_{suffix}"
+        add = specialise_part(template, suffix, **read, **names, **({} if template is add_8 else runs))
+        return {"add": specialise_part(share_of, suffix, add=add, SHARE=share, **spans), "SHARE": share}
+
+    def tile(rows: int, *how: Any) -> dict[str, Any]:
+        template, rows_of, zeros, taken, keep = TILES[rows]
+        return {**adding(template, *how), "rows_of": rows_of, "zeros": zeros, "taken": taken, "keep": keep}
+
+    made = {
         "one_row": specialise(
             one_row,
             block.qtype,
-            LINES=lines,
-            SHARE=block.share,
-            add=add_part,
-            **names,
-            **unpacking,
+            **adding(add_1, "packed", packed_words, share),
+            **shape,
         ),
-        "many_rows": specialise(many_rows, block.qtype, **names, **unpacking, **tiles, **more),
+        "many_rows": specialise(
+            many_rows,
+            block.qtype,
+            WORDS=words,
+            MINIMUMS=block.minimums,
+            SUBS_STEP=STEP // block.group,
+            BLOCKS_STEP=STEP // block.size,
+            code=block.code,
+            **shape,
+            **tile(TILE, "unpacked", panel_words, share),
+        ),
     }
+    for rows in (4, 8) if VNNI else ():
+        few = tile(rows, "packed", few_words, unrolled)
+        del few["taken"]
+        made[f"few_rows_{rows}"] = specialise(few_rows, f"{rows}_{block.qtype}", **shape, **few)
+    return made

@@ -11,11 +11,15 @@ from __future__ import annotations
 X, RESULTS = 0, 1  # rows of x, and where all results begin
 COUNT, COLUMNS = 8, 9  # rows of x, their length
 PREPARE, SLICES = 10, 11  # the kernel that makes of x what the leaves read, in so many slices; 0: none
-CODES, SCALES = 12, 13  # activations as int8 (rows, columns) and float32 scales (rows, columns / 32)
-LOWS_16, LOWS_32 = 14, 15  # minus scale times sum of codes, float32 (rows, columns / 16), (rows, columns / 32)
-TILES = 16  # activations as bfloat16 tiles
-SEGMENTS, SEGMENT_COUNT, UNITS = 17, 18, 19
-JOB_WORDS = 20
+RECORDS, TILES = 12, 13  # activations as int8: a record for each row and 32 columns; or as bfloat16 tiles
+SEGMENTS, SEGMENT_COUNT, UNITS = 14, 15, 16
+JOB_WORDS = 17
+
+# a record: a cache line with 32 codes, and with what is needed of them as a whole, at these bytes
+RECORD = 64
+SCALE = 32  # float32
+LOW_32, LOWS_16 = 36, 40  # minus the scale times the sum of all codes, and of either half: float32
+SUMS_16, SUM_32 = 48, 56  # -32 times the sum of either half, and -128 times that of all: int32
 
 # of a segment
 LEAF, WEIGHTS, GROUP_BYTES, ROWS, TABLE = 0, 1, 2, 3, 6

@@ -14,6 +14,7 @@ import numpy as np
 from hf2q.backends.cpu import job as w
 from hf2q.backends.cpu import route as r
 from hf2q.backends.cpu.activations import quantize
+from hf2q.backends.cpu.bytes import VNNI
 from hf2q.backends.cpu.isa import multiplies_tiles
 from hf2q.backends.cpu.linear_job import linear_job
 from hf2q.backends.cpu.matrix import Matrix, entry_of
@@ -23,10 +24,10 @@ from hf2q.backends.cpu.route import route
 from hf2q.backends.cpu.team import Team, Work
 from hf2q.backends.cpu.teamwork import ARRAYS
 from hf2q.backends.cpu.tiled import TILED_ROWS, to_bfloat16
+from hf2q.backends.cpu.units import UNIT_BYTES, UNITS_EACH, Job, Units, halved
+from hf2q.simd import LANES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from hf2q.types import Float32, Shape
@@ -34,10 +35,8 @@ if TYPE_CHECKING:
     Index = NDArray[np.int64]
     _Stacks = tuple[Index, list[tuple[int, int, int]], int]
 
-UNIT_BYTES = 1 << 16
-"""Weights of a unit when few rows pass: small enough to share out, large enough to stream."""
-UNITS_EACH = 4
-"""Units per member at least, where the matrix has that many groups."""
+FEW = 4, 8
+"""Rows that pass together while every weight is read once."""
 TILED_FROM = 32
 """Rows from which AMX tiles pay."""
 KEPT = 4096
@@ -54,14 +53,15 @@ class Linear:
     def __init__(self, team: Team, *, exact: bool = False) -> None:
         self.team = team
         self.exact = exact
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._identity = np.arange(0, dtype=np.int64)
-        self._codes: list[NDArray[np.uint8]] = []
-        self._tiles = aligned(0)
+        self._records = self._tiles = aligned(0)
         self._room = 0
-        self._places = [0] * 5
+        self.generation = 0
         self._to_codes, self._to_tiles = entry(quantize), entry(to_bfloat16)
-        self._ready: dict[tuple[Shape, tuple[Matrix, ...]], _Job] = {}
+        self._ready: dict[tuple[Shape, tuple[Matrix, ...]], Job] = {}
+        self._lookups: dict[tuple[int, Matrix], tuple[Job, Index]] = {}
+        self._nothing = np.empty((0, 1), np.float32)
         self._described: dict[tuple[int, ...], tuple[_Stacks, tuple[Matrix, ...]]] = {}
 
     def matmul(self, x: Float32, *matrices: Matrix) -> tuple[Float32, ...]:
@@ -70,7 +70,7 @@ class Linear:
         Errors: ValueError when shapes do not fit.
         """
         x = np.ascontiguousarray(x, np.float32)
-        with self._lock:
+        with self.lock:
             ready = self._ready.get((x.shape, matrices))
             if ready is None:
                 ready = self._prepare(x.shape, matrices)
@@ -91,8 +91,8 @@ class Linear:
         if flat.size and not 0 <= flat.min() <= flat.max() < min(m.experts for m in stacks):
             raise IndexError(f"expert numbers from {flat.min()} to {flat.max()} of {[m.experts for m in stacks]}")
         x = x.reshape(-1, x.shape[-1])
-        with self._lock:
-            self._reserve(*x.shape)
+        with self.lock:
+            self.reserve(*x.shape)
             work = Work(linear_job, (0,) * (w.JOB_WORDS - ARRAYS), shared=True)
             words, slots = work.words, np.empty((2, flat.size), np.int64)
             words[w.COUNT], words[w.COLUMNS] = x.shape
@@ -110,15 +110,18 @@ class Linear:
 
     def _stacks(self, results: int, tokens: int, stacks: tuple[Matrix, ...]) -> _Stacks:
         """What `route` wants to know of stacks, where the results of each lie, and how large they are together."""
-        found = self._described.get((results, tokens == 1, *map(id, stacks)))
+        found = self._described.get((results, tokens, *map(id, stacks)))
         if found is not None:
             return found[0]
         description = np.zeros((len(stacks), r.STACK_WORDS), np.int64)
         pieces, at = [], 0
         for row, stack in zip(description, stacks, strict=True):
             one, many, most = self._leaves(stack)
+            few = [self._few(stack, count) or many for count in FEW]
             if tokens == 1:  # no expert gets several rows, but for a router that names one twice
-                many, most = one, 1
+                few, many, most = [one, one], one, 1
+            elif tokens <= FEW[-1]:
+                many, most = few[-1], FEW[-1]
             row[: r.MOST] = (
                 stack.address,
                 stack.groups * stack.group_bytes,
@@ -126,15 +129,14 @@ class Linear:
                 stack.rows,
                 stack.groups,
                 stack.table,
-                entry_of(stack.qtype, one),
-                entry_of(stack.qtype, many),
+                *(entry_of(stack.qtype, name) for name in (one, *few, many)),
             )
             row[r.MOST], row[r.RESULT] = most, 4 * at
             pieces.append((at, at + results * stack.rows, stack.rows))
             at += results * stack.rows
         if len(self._described) >= KEPT:
             self._described.clear()
-        self._described[results, tokens == 1, *map(id, stacks)] = (description, pieces, at), stacks
+        self._described[results, tokens, *map(id, stacks)] = (description, pieces, at), stacks
         return description, pieces, at
 
     def rows(self, ids: NDArray[np.integer], matrix: Matrix) -> Float32:
@@ -142,40 +144,60 @@ class Linear:
         flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
         if flat.size and not 0 <= flat.min() <= flat.max() < matrix.rows:
             raise IndexError(f"rows from {flat.min()} to {flat.max()} of {matrix.rows}")
-        job = _Job((0, matrix.columns), flat, (matrix,), [(flat.size, matrix.columns)])
-        job.segments[0, w.LEAF], job.segments[0, w.Y_STRIDE] = entry_of(matrix.qtype, "row_values"), 4 * matrix.columns
-        job.work.words[w.UNITS] = flat.size
-        return job.run(self.team, np.empty((0, matrix.columns), np.float32))[0]
+        with self.lock:
+            kept = self._lookups.get((flat.size, matrix))
+            if kept is None:
+                kept = self._lookup(flat.size, matrix)
+            job, wanted = kept
+            wanted[:] = flat
+            return job.run(self.team, self._nothing)[0]
 
-    def _prepare(self, shape: Shape, matrices: tuple[Matrix, ...]) -> _Job:
+    def _lookup(self, count: int, matrix: Matrix) -> tuple[Job, Index]:
+        """The job that looks up `count` rows, and the array that says which."""
+        wanted = np.empty(count, np.int64)
+        job = Job((0, matrix.columns), wanted, (matrix,), [(count, matrix.columns)])
+        job.segments[0, w.LEAF], job.segments[0, w.Y_STRIDE] = entry_of(matrix.qtype, "row_values"), 4 * matrix.columns
+        job.work.words[w.UNITS], job.work.shared = count, count > 1
+        if len(self._lookups) >= KEPT:
+            self._lookups.clear()
+        self._lookups[count, matrix] = job, wanted
+        return job, wanted
+
+    def _prepare(self, shape: Shape, matrices: tuple[Matrix, ...]) -> Job:
         """The job of a `matmul`, kept for the next one of these shapes and matrices."""
+        job = self.prepared(shape, matrices)
+        if len(self._ready) >= KEPT:
+            self._ready.clear()
+        self._ready[shape, matrices] = job
+        return job
+
+    def prepared(self, shape: Shape, matrices: tuple[Matrix, ...]) -> Job:
+        """A job that is right as long as `generation` stays the same. Under the `lock`."""
         if not shape or any(m.experts != 1 or m.columns != shape[-1] for m in matrices):
             raise ValueError(f"{shape} does not fit matrices {[m.shape for m in matrices]}")
         lead, columns, threads = shape[:-1], shape[-1], self.team.threads
         count = math.prod(lead)
-        self._reserve(count, columns)
+        self.reserve(count, columns)
         results = [(*lead, m.rows) for m in matrices]
-        job = _Job((count, columns), self._identity[:count], matrices, results)
+        job = Job((count, columns), self._identity[:count], matrices, results)
         tiled = self._tiled(count)
-        unit = 0
+        units: list[Units] = []
         for matrix, segment in zip(matrices, job.segments, strict=True):
             one, many, most = self._leaves(matrix)
-            rows_each, groups_each = min(count, most), 2
             if tiled and matrix.quantized:
-                name, rows_each = "tiled_rows", min(count, TILED_ROWS)
+                name, rows_each, pieces = "tiled_rows", min(count, TILED_ROWS), [(0, matrix.groups, 2)]
+            elif count <= FEW[-1]:
+                name = one if count == 1 else self._few(matrix, count) or many
+                rows_each, pieces = max(1, count), halved(matrix, threads)
             else:
-                name = one if count == 1 else many
-                by_size = UNIT_BYTES // (matrix.group_bytes * max(1, rows_each))
-                groups_each = max(1, min(by_size, matrix.groups // (UNITS_EACH * threads)))
-            across = -(-matrix.groups // groups_each)
-            segment[w.LEAF] = entry_of(matrix.qtype, name)
-            segment[w.GROUPS_EACH : w.FIRST + 1] = groups_each, rows_each, across, unit
-            unit += across * -(-count // max(1, rows_each))
-        job.work.words[w.UNITS] = unit
+                name, rows_each = many, min(count, most)
+                each = min(UNIT_BYTES // (matrix.group_bytes * rows_each), matrix.groups // (UNITS_EACH * threads))
+                pieces = [(0, matrix.groups, max(1, each))]
+            segment[w.LEAF], segment[w.ROWS_EACH] = entry_of(matrix.qtype, name), rows_each
+            units += [Units(each, first, groups, segment, matrix) for first, groups, each in pieces]
+        units.sort(key=lambda some: -some.each * some.matrix.group_bytes)  # the last to be taken are small
+        job.cut(units)
         self._quantize(job.work.words, matrices, tiled=tiled)
-        if len(self._ready) >= KEPT:
-            self._ready.clear()
-        self._ready[shape, matrices] = job
         return job
 
     def _tiled(self, rows: int) -> bool:
@@ -189,10 +211,10 @@ class Linear:
         slices = 4 * self.team.threads
         if tiled:
             words[w.PREPARE], words[w.SLICES] = self._to_tiles, min(slices, count)
-            words[w.TILES] = self._places[-1]
+            words[w.TILES] = address(self._tiles)
         else:
             words[w.PREPARE], words[w.SLICES] = self._to_codes, max(1, min(slices, count * columns // 4096))
-            words[w.CODES : w.LOWS_32 + 1] = self._places[:-1]
+            words[w.RECORDS] = address(self._records)
 
     def _leaves(self, matrix: Matrix) -> tuple[str, str, int]:
         """The kernels for one row and for many, and how many of these a unit takes at most."""
@@ -200,7 +222,13 @@ class Linear:
             return "float_row", "float_rows", w.MOST_ROWS
         return ("float_rows", "float_rows", w.MOST_ROWS) if self.exact else ("one_row", "many_rows", w.MOST_ROWS)
 
-    def _reserve(self, rows: int, columns: int) -> None:
+    def _few(self, matrix: Matrix, count: int) -> str:
+        """The kernel for few rows that pass together, where the processor has registers for their sums."""
+        if not matrix.quantized:
+            return "few_floats" if LANES == 16 else ""
+        return f"few_rows_{next(few for few in FEW if few >= count)}" if VNNI and not self.exact else ""
+
+    def reserve(self, rows: int, columns: int) -> None:
         """Room for so many activations; jobs that know the old place are forgotten."""
         if len(self._identity) < rows:
             self._identity = np.arange(max(rows, 2 * len(self._identity)), dtype=np.int64)
@@ -213,41 +241,7 @@ class Linear:
             self._room = 0
         need = rows * columns
         if need > self._room:
-            self._room = need = need + need // 4
-            blocks = need // 32 + 1
-            self._codes = [aligned(size) for size in (need, 4 * blocks, 8 * blocks, 4 * blocks)]
-            self._places = [address(buffer) for buffer in (*self._codes, self._tiles)]
+            self._room = need + need // 4
+            self._records = aligned(w.RECORD * -(-self._room // 32))
             self._ready.clear()
-
-
-class _Job:
-    """The work of `linear_job`, with one segment for each matrix, and what has to stay alive for it.
-
-    `shape`: rows of x and columns; `rows`: of x to read and of the result to write, for all matrices; `shapes`: of the
-    results, which are pieces of one array.
-    """
-
-    def __init__(
-        self, shape: tuple[int, int], rows: Index, matrices: tuple[Matrix, ...], shapes: Sequence[Shape]
-    ) -> None:
-        self.work = Work(linear_job, (0,) * (w.JOB_WORDS - ARRAYS), shared=True)
-        words = self.work.words
-        self.segments = np.zeros((len(matrices), w.SEGMENT_WORDS), np.int64)
-        words[w.COUNT], words[w.COLUMNS] = shape
-        words[w.SEGMENTS], words[w.SEGMENT_COUNT] = address(self.segments), len(matrices)
-        self.pieces: list[tuple[int, int, Shape]] = []
-        self.size, place = 0, address(rows)
-        for matrix, segment, result in zip(matrices, self.segments, shapes, strict=True):
-            segment[w.WEIGHTS : w.ROWS + 1] = matrix.address, matrix.group_bytes, matrix.rows
-            segment[w.Y], segment[w.Y_STRIDE], segment[w.TABLE] = 4 * self.size, 4 * result[-1], matrix.table
-            segment[w.IN], segment[w.OUT], segment[w.PASSING], segment[w.ACROSS] = place, place, len(rows), 1
-            self.pieces.append((self.size, self.size + math.prod(result), result))
-            self.size += math.prod(result)
-        self._alive = rows, matrices
-
-    def run(self, team: Team, x: Float32) -> tuple[Float32, ...]:
-        single = len(self.pieces) == 1
-        y = np.empty(self.pieces[0][2] if single else self.size, np.float32)
-        if self.work.words[w.UNITS]:
-            team.apply(self.work, id(x), id(y))
-        return (y,) if single else tuple([y[a:b].reshape(shape) for a, b, shape in self.pieces])
+            self.generation += 1

@@ -39,14 +39,3 @@ def linear_job(job: int, member: int, team: int) -> None:
         if invoke(peek(segment, LEAF), segment, job, unit - peek(segment, FIRST)):
             raise RuntimeError("a product failed")
         unit = take(team, 1)
-
-
-@kernel(INT, INT, INT)
-def each_unit(job: int, member: int, team: int) -> None:
-    """Call the kernel at word 0 of `job` with (word 1, k, 0) for each k below word 2."""
-    count = peek(job, 2)
-    k = take(team, 0)
-    while k < count:
-        if invoke(peek(job, 0), peek(job, 1), k, 0):
-            raise RuntimeError("a unit failed")
-        k = take(team, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,12 @@ from hf2q.backends.cpu.blocks import BLOCKS, points_of
 from hf2q.backends.cpu.floats import READERS, exact_kernels, float_kernels
 from hf2q.backends.cpu.integer import kernels
 from hf2q.backends.cpu.isa import multiplies_tiles
-from hf2q.backends.cpu.linear_job import each_unit
 from hf2q.backends.cpu.memory import address
 from hf2q.backends.cpu.native import entry
-from hf2q.backends.cpu.repack import repack
 from hf2q.backends.cpu.team import Team
 from hf2q.backends.cpu.tiled import tiled_kernels
 from hf2q.errors import LoadError
+from hf2q.formats.finite import E8M0_SCALES, HALF_SCALES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from hf2q.types import Bytes, Shape
 
 PIECE = 1 << 24
-"""Bytes of a source repacked at a time (and at least sixteen rows)."""
+"""Bytes of a source that are let go of together (and at least sixteen rows)."""
 
 QTYPES = (*BLOCKS, *READERS)
 """What a `Matrix` can hold. Others are decoded to F32 first."""
@@ -48,6 +47,14 @@ def leaves(qtype: str) -> dict[str, Any]:
 def entry_of(qtype: str, name: str) -> int:
     """The address of a kernel of a qtype."""
     return entry(leaves(qtype)[name])
+
+
+def _not_finite(first: int, last: int) -> None:
+    raise LoadError(f"a number in the rows {first} to {last - 1} of a weight is infinite or NaN")
+
+
+def _nothing(first: int, last: int) -> None:
+    pass
 
 
 class Matrix:
@@ -80,16 +87,17 @@ class Matrix:
         cls,
         team: Team,
         codec: QuantCodec,
-        read: Bytes | Callable[[int, int], Bytes],
+        rows: Bytes,
         shape: Shape,
         *,
-        loaded: Callable[[int], None] | None = None,
+        checked: Callable[[int, int], None] = _not_finite,
+        done: Callable[[int, int], None] = _nothing,
     ) -> Matrix:
-        """Repack the blocks of `codec`, uint8 (rows of all experts, bytes per row).
+        """Repack blocks of `codec`, uint8 (rows of all experts, bytes per row), in the background; see `Loading`.
 
-        `read` is the array, or gives its rows from a first to before a last one: then only a few megabytes of the
-        source are in memory at a time. `loaded` is told of source bytes done, piece by piece.
-        Errors: LoadError for a qtype not in QTYPES, or for a source that does not fit the shape.
+        `checked` is called with the first row and the one after the last of a piece with an infinity or NaN among its
+        scales, or the values of a float type, and raises; `done` likewise when a piece is not needed any more.
+        Errors: LoadError for a qtype not in QTYPES, or rows that do not fit the shape.
         """
         if codec.name not in QTYPES:
             raise LoadError(f"the cpu backend has no kernels for {codec.name}, only for {', '.join(QTYPES)}")
@@ -97,34 +105,35 @@ class Matrix:
             raise LoadError(
                 f"a {codec.name} weight has 2 or 3 dimensions and whole blocks of {codec.block_size}, found {shape}"
             )
-        experts, (rows, columns) = (shape[0] if len(shape) == 3 else 1), shape[-2:]
+        experts, (each, columns) = (shape[0] if len(shape) == 3 else 1), shape[-2:]
         row_bytes = columns // codec.block_size * codec.type_size
-        if not callable(read) and read.shape != (experts * rows, row_bytes):
+        if rows.dtype != np.uint8 or rows.shape != (experts * each, row_bytes):
             raise LoadError(
-                f"{codec.name} {shape} takes {experts * rows} rows of {row_bytes} bytes, found {read.shape}"
+                f"{codec.name} {shape} takes {experts * each} rows of {row_bytes} bytes, "
+                f"found {rows.dtype} {rows.shape}"
             )
-        groups = -(-rows // 16)
+        rows = np.ascontiguousarray(rows)
+        groups = -(-each // 16)
         weights = team.arena.take(experts * groups * 16 * row_bytes)
-        units = _units(codec.name, row_bytes)
+        fields, checks = _fields(codec.name, row_bytes), _checks(codec.name)
         at_once = max(1, PIECE // (16 * row_bytes)) * 16
         for expert in range(experts):
-            for start in range(0, rows, at_once):
-                stop = min(rows, start + at_once)
-                first, last = expert * rows + start, expert * rows + stop
-                raw = np.ascontiguousarray(read(first, last) if callable(read) else read[first:last])
-                if raw.dtype != np.uint8 or raw.shape != (stop - start, row_bytes):
-                    raise LoadError(
-                        f"rows {first} to {last} came as {raw.dtype} {raw.shape}, expected {row_bytes} bytes each"
-                    )
-                target = address(weights) + (expert * groups + start // 16) * 16 * row_bytes
-                _repack(team, raw, target, codec.type_size if codec.name in BLOCKS else row_bytes, units)
-                if loaded is not None:
-                    loaded(raw.nbytes)
+            for start in range(0, each, at_once):
+                first, last = expert * each + start, expert * each + min(each, start + at_once)
+                team.loading.put(
+                    rows[first:last],
+                    address(weights) + (expert * groups + start // 16) * 16 * row_bytes,
+                    codec.type_size if codec.name in BLOCKS else row_bytes,
+                    fields,
+                    checks,
+                    partial(checked, first, last),
+                    partial(done, first, last),
+                )
         table = points_of(codec) if codec.name in BLOCKS and BLOCKS[codec.name].points else None
         return cls(codec.name, shape, weights, table)
 
 
-def _units(qtype: str, row_bytes: int) -> NDArray[np.int64]:
+def _fields(qtype: str, row_bytes: int) -> NDArray[np.int64]:
     """The fields of a block; a row of floats is one block of one field."""
     if qtype in READERS:
         unit = READERS[qtype][0]
@@ -132,11 +141,10 @@ def _units(qtype: str, row_bytes: int) -> NDArray[np.int64]:
     return np.array(BLOCKS[qtype].units, np.int64)
 
 
-def _repack(team: Team, raw: Bytes, target: int, block_bytes: int, units: NDArray[np.int64]) -> None:
-    job = np.zeros(8, np.int64)
-    job[words.RAW], job[words.ROWS], job[words.ROW_BYTES] = address(raw), *raw.shape
-    job[words.PACKED], job[words.BLOCK_BYTES] = target, block_bytes
-    job[words.UNITS], job[words.UNIT_COUNT] = address(units), len(units)
-    groups = -(-len(raw) // 16)
-    calls = np.array([entry(repack), address(job), groups], np.int64)
-    team.run(each_unit, address(calls))
+def _checks(qtype: str) -> NDArray[np.int64]:
+    """What must be finite in a block."""
+    if qtype in READERS:
+        return np.array([[{"F16": words.HALVES, "BF16": words.BFLOATS, "F32": words.FLOATS}[qtype], 0]], np.int64)
+    if qtype in E8M0_SCALES:
+        return np.array([[words.E8M0, E8M0_SCALES[qtype]]], np.int64)
+    return np.array([[words.HALF, at] for at in HALF_SCALES[qtype]], np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,9 @@ def _mapping(size: int) -> NDArray[np.uint8]:
 
 
 def address(array: NDArray[Any]) -> int:
-    """Where the data of an array begins."""
-    found: int = array.ctypes.data
-    return found
+    """Where the data of an array begins.
+
+    Read where an array object has it, as `teamwork.DATA` explains: an eighth of the time that asking numpy takes, and a
+    model asks thousands of times while it loads.
+    """
+    return ctypes.c_size_t.from_address(id(array) + object.__basicsize__).value

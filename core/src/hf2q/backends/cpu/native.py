@@ -8,10 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
-from numba import types
-
-from hf2q.simd.codegen import Built, call, define, i8, i16, i32, i64
+from hf2q.simd.codegen import Built, call, define, i8, i16, i32, i64, ir, types
 from hf2q.simd.machine import MACHINE
 
 if TYPE_CHECKING:
@@ -121,8 +118,14 @@ def pause() -> Built:
     return types.none, (), make
 
 
-give_way: Any = types.ExternalFunction("SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32())
-"""Let other threads of the system run on this processor, if some want to."""
+@define
+def give_way() -> Built:
+    """Let other threads of the system run on this processor, if some want to."""
+
+    def make(ctx: Any, b: Any) -> None:
+        call(b, "SwitchToThread" if sys.platform == "win32" else "sched_yield", i32)
+
+    return types.none, (), make
 
 
 @define
@@ -143,9 +146,4 @@ def invoke(function: Any, first: Any, second: Any, third: Any) -> Built:
 
 def entry(kernel: Kernel[..., Any]) -> int:
     """The address of a kernel for `invoke`; compiles it if need be. It stays valid as long as `kernel` lives."""
-    kernel.compile()
-    (compiled,) = kernel._dispatcher.overloads.values()
-    address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    if not address:
-        raise RuntimeError(f"numba kept no machine code of {kernel.__name__}")
-    return address
+    return kernel.entry

@@ -14,9 +14,12 @@ import numpy as np
 
 from hf2q.backends.cpu.isa import isa
 from hf2q.backends.cpu.kernels.attend import Attention
+from hf2q.backends.cpu.kernels.chain import MOST_ROWS
 from hf2q.backends.cpu.kernels.choose import MOST_BEST, Choose
+from hf2q.backends.cpu.kernels.delta_layer import DeltaLayer
 from hf2q.backends.cpu.kernels.delta_net import DeltaNet
 from hf2q.backends.cpu.kernels.elementwise import Elementwise
+from hf2q.backends.cpu.kernels.ffn import GatedFFN
 from hf2q.backends.cpu.kernels.recurrent import Recurrent
 from hf2q.backends.cpu.kernels.rowwise import Rowwise, gated_rows, l2_rows, layer_rows, rms_rows
 from hf2q.backends.cpu.linear import Linear
@@ -52,6 +55,8 @@ class CpuOps(ReferenceOps):
         self._recurrent = Recurrent(self.team)
         self._delta_net = DeltaNet(self.team)
         self._choose = Choose(self.team)
+        self._ffn = GatedFFN(self.team, self._linear, self._each)
+        self._delta_layer = DeltaLayer(self.team, self._linear, self._delta_net, self._each)
         self._states = Arena(1 << 24)
         self._taking = threading.Lock()
         self._attention = Attention(self.team)
@@ -79,9 +84,29 @@ class CpuOps(ReferenceOps):
 
     def matrix(self, blocks: Bytes, codec: QuantCodec, shape: Shape) -> Any:
         if codec.name in QTYPES:
-            return Matrix.load(self.team, codec, lambda start, stop: blocks[start:stop], shape)
+            return Matrix.load(self.team, codec, blocks, shape)
         plain = codec.decode(blocks, threads=self.threads)
         return Matrix.load(self.team, _F32, plain.view(np.uint8).reshape(len(plain), -1), shape)
+
+    def adopt(
+        self,
+        blocks: Bytes,
+        codec: QuantCodec,
+        shape: Shape,
+        checked: Callable[[int, int], None],
+        done: Callable[[int, int], None],
+    ) -> Any:
+        """See `hf2q.backends.weights.Adopts`."""
+        if codec.name in QTYPES:
+            return Matrix.load(self.team, codec, blocks, shape, checked=checked, done=done)
+        checked(0, len(blocks))
+        matrix = self.matrix(blocks, codec, shape)
+        done(0, len(blocks))
+        return matrix
+
+    def adopted(self) -> None:
+        """See `hf2q.backends.weights.Adopts`."""
+        self.team.loading.finish()
 
     def matrix_bytes(self, codec: QuantCodec, shape: Shape) -> int:
         return Matrix.bytes_of(codec if codec.name in QTYPES else _F32, shape)
@@ -208,12 +233,22 @@ class CpuOps(ReferenceOps):
         states: Sequence[tuple[Any, Any]],
         eps: float,
     ) -> tuple[Any, list[tuple[Any, Any]]]:
-        if not self._delta_net.fits(x, states[0][1]):
+        if not self._delta_net.fits(x.shape[-1], states[0][1]):
             return super().delta_net(x, conv, a, dt, alpha, beta, states, eps)
         return self._delta_net(x, conv, a, dt, alpha, beta, states, eps)
 
     def gated_rms_norm(self, x: Any, weight: Any, eps: float, gate: Any) -> Any:
         return self._rows.norm(gated_rows, x, weight, np.ascontiguousarray(gate, np.float32), eps)
+
+    def delta_layer(self, x: Any, weights: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
+        if not self._delta_layer.fits(x, weights, states[0][1]):
+            return super().delta_layer(x, weights, states)
+        return self._delta_layer(x, weights, states)
+
+    def gated_ffn(self, x: Any, norm: Any, eps: float, gate: Any, up: Any, down: Any) -> Any:
+        if math.prod(x.shape[:-1]) > MOST_ROWS:
+            return super().gated_ffn(x, norm, eps, gate, up, down)
+        return self._ffn(x, norm, eps, gate, up, down)
 
 
 _F32 = QuantCodec(

@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     Index = NDArray[np.int64]
 
 # of each stack
-PLACE, EXPERT_BYTES, STACK_GROUP_BYTES, STACK_ROWS, GROUPS, STACK_TABLE, ONE, MANY, MOST, RESULT = range(10)
-"""Its address, bytes of an expert and of a group of rows, rows and groups of an expert, its table; the kernels for one
-and for many rows and how many of these a unit takes at most; where its results begin, in bytes."""
-STACK_WORDS = 10
+PLACE, EXPERT_BYTES, STACK_GROUP_BYTES, STACK_ROWS, GROUPS, STACK_TABLE, ONE, FOUR, EIGHT, MANY, MOST, RESULT = range(
+    12
+)
+"""Its address, bytes of an expert and of a group of rows, rows and groups of an expert, its table; the kernels for one,
+up to four, up to eight and more rows and how many rows a unit takes at most; where its results begin, in bytes."""
+STACK_WORDS = 12
 
 
 @kernel(
@@ -96,7 +98,8 @@ def route(
             each = unit_bytes // (stacks[stack, STACK_GROUP_BYTES] * rows)
             each = max(1, min(each, groups // units_least))
             across = (groups + each - 1) // each
-            segments[k, LEAF] = stacks[stack, ONE] if passing == 1 else stacks[stack, MANY]
+            leaf = ONE if passing == 1 else FOUR if passing <= 4 else EIGHT if passing <= 8 else MANY
+            segments[k, LEAF] = stacks[stack, leaf]
             segments[k, WEIGHTS] = stacks[stack, PLACE] + expert * stacks[stack, EXPERT_BYTES]
             segments[k, GROUP_BYTES], segments[k, ROWS] = stacks[stack, STACK_GROUP_BYTES], stacks[stack, STACK_ROWS]
             segments[k, TABLE], segments[k, Y] = stacks[stack, STACK_TABLE], stacks[stack, RESULT]

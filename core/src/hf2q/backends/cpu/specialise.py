@@ -1,7 +1,7 @@
 """One kernel source for all qtypes: `specialise` compiles a function anew with other values behind some of its names.
 
 numba takes globals for constants, so what is named here costs nothing when the kernel runs. The copy carries the qtype
-in its name, which keeps the compiled codes apart on disk.
+in its name, which keeps the compiled codes apart on disk: the values themselves are not part of the key.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hf2q.backends.cpu.loading import Loading
 from hf2q.backends.cpu.memory import Arena, address, aligned
 from hf2q.backends.cpu.native import entry
 from hf2q.backends.cpu.teamwork import (
@@ -35,7 +36,7 @@ from hf2q.backends.cpu.teamwork import (
 from hf2q.codec import thread_count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hf2q.simd import Kernel
 
@@ -74,7 +75,7 @@ class Team:
 
     `run` may be called from any thread, and one call at a time goes ahead. In a child process after `fork` the team
     starts anew. `close` ends the threads; so does the end of the program or of the last reference. `arena` is where
-    weights are kept.
+    weights are kept, and `loading` brings them there: it is finished before anything runs.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -83,7 +84,9 @@ class Team:
         self._entries: dict[int, tuple[Kernel[..., Any], int]] = {}
         self._closed = False
         self.arena = Arena()
+        self.loading = Loading(self.threads)
         self._state: _State | None = None
+        self._launch: Callable[..., int] | None = None
         self._alone = aligned(8 * (WORDS + 1)).view(np.int64)
         self._alone[MEMBERS] = 1
         self._alone_at = address(self._alone)
@@ -96,6 +99,8 @@ class Team:
         `hf2q.backends.cpu.teamwork` want. The caller keeps alive what `job` points to.
         Errors: RuntimeError when the kernel raised in some member, or when the team is closed.
         """
+        if self.loading.busy:
+            self.loading.finish()
         found = self._entries.get(id(kernel))
         if found is None:
             found = self._entries[id(kernel)] = (kernel, entry(kernel))
@@ -111,11 +116,15 @@ class Team:
 
         What `run` does, in a fraction of its time: for ops that take microseconds.
         """
+        if self.loading.busy:
+            self.loading.finish()
         with self._lock:
             if work.shared:
                 failed = self._awake().launch(work, a, b, c, d, e, f, g, h)
             else:
-                failed = -launch(self._alone_at, work.function, work.address, a, b, c, d, e, f, g, h)
+                alone = self._launch or launch.compile().call
+                self._launch = alone
+                failed = -alone(self._alone_at, work.function, work.address, a, b, c, d, e, f, g, h)
         if failed:
             raise RuntimeError(f"kernel {work.kernel.__name__} failed on a member of the team (status {failed})")
 
@@ -152,8 +161,9 @@ class _State:
         self.words[MEMBERS] = threads
         self.address = address(self.words)
         self.bells: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(threads)]
-        for kernel in (serve, start, finish, launch):
-            kernel.compile()  # once, not by all threads at once
+        # the functions themselves: a microsecond less than a call of the kernel; and compiled once, not by all threads
+        self._start, self._finish, self._launch = (kernel.compile().call for kernel in (start, finish, launch))
+        serve.compile()
         self.members = [
             threading.Thread(target=_member, args=(self, k), name=f"hf2q-team-{k}", daemon=True)
             for k in range(1, threads)
@@ -165,19 +175,19 @@ class _State:
 
     def run(self, function: int, job: int) -> int:
         """The status of the first member that failed, or 0."""
-        result = start(self.address, function, job)
+        result = self._start(self.address, function, job)
         if result > 0:
             self.wake()
-            result = finish(self.address, function, job)
-        return -result
+            result = self._finish(self.address, function, job)
+        return -int(result)
 
     def launch(self, work: Work, *arrays: int) -> int:
         """Likewise, for prepared work on arrays."""
-        result = launch(self.address, work.function, work.address, *arrays)
+        result = self._launch(self.address, work.function, work.address, *arrays)
         if result > 0:
             self.wake()
-            result = finish(self.address, work.function, work.address)
-        return -result
+            result = self._finish(self.address, work.function, work.address)
+        return -int(result)
 
     def wake(self) -> None:
         for k, bell in enumerate(self.bells):
@@ -187,7 +197,7 @@ class _State:
     def stop(self) -> None:
         """Safe to call twice, and from `atexit`."""
         if self.members and self.process == os.getpid():
-            start(self.address, 0, 0)
+            self._start(self.address, 0, 0)
             self.wake()
             for member in self.members:
                 member.join()

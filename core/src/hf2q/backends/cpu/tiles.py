@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-
 from hf2q.backends.cpu.isa import EMULATED, isa
 from hf2q.simd import F32, I32, Vector, as_float, fma, inline, load, spread, store
-from hf2q.simd.codegen import Built, call, define, i8, i16, i64
+from hf2q.simd.codegen import Built, call, define, i8, i16, i64, ir, types
 
 F, I = F32(16), I32(16)  # noqa: E741
 

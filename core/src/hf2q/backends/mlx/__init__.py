@@ -5,6 +5,8 @@ MLX itself is imported by `available` and by `MlxOps`, not here.
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
 from typing import Any
 
 __all__ = ["MlxOps", "available", "priority"]
@@ -20,10 +22,23 @@ def available() -> str | None:
 
 
 def priority() -> int:
-    """First choice on a GPU; on a CPU its matrix products are slow, and anything made for CPUs goes first."""
+    """First choice on a GPU; on a CPU its matrix products are slow, and anything made for CPUs goes first.
+
+    MLX is not imported where there is no device that it could drive.
+    """
+    if not _may_have_gpu():
+        return 10
     import mlx.core as mx
 
     return 100 if mx.default_device().type == mx.gpu else 10
+
+
+def _may_have_gpu() -> bool:
+    """Apple's own processors have one; Linux shows NVIDIA's as devices, in WSL 2 as /dev/dxg."""
+    system = platform.system()
+    if system == "Linux":
+        return Path("/dev/dxg").exists() or any(Path("/dev").glob("nvidia*"))
+    return system != "Darwin" or platform.machine() == "arm64"
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,7 @@
 """Weights as MLX computes with them: quantized where its affine form holds exactly the file's numbers, else float32.
 
+On an NVIDIA GPU, blocks stay as they are wherever `hf2q.backends.mlx.cuda` can read them.
+
 Scales and biases stay float32. A Q4_K scale is a product of a half and a 6-bit integer, which neither float16 nor
 bfloat16 can hold; with float32, and products taken in float32, each weight is the number that ggml decodes.
 16-bit weights are widened to float32 once: MLX would otherwise widen them in each product, as activations are float32.
@@ -15,6 +17,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from hf2q.backends.mlx.cuda import BlockMatrix, holds
 from hf2q.backends.mlx.pack import pack
 from hf2q.codec import QuantCodec
 from hf2q.types import Shape, resolve
@@ -83,16 +86,27 @@ class AffineMatrix:
         )
 
 
+def reads_blocks(qtype: str, columns: int) -> bool:
+    """Whether blocks of this type stay as they are: on CUDA, where there is code that reads them."""
+    return mx.cuda.is_available() and mx.default_device().type == mx.gpu and holds(qtype, columns)
+
+
 def bytes_of(codec: QuantCodec, shape: Shape) -> int:
     """About what `from_blocks` takes: codes as many as in the file at most, and two float32 for each group."""
     elements = prod(shape)
+    if reads_blocks(codec.name, shape[-1]):
+        return prod(shape[:-1]) * codec.row_bytes(shape[-1])
     if not codec.affine:
         return 4 * elements
     return prod(shape[:-1]) * codec.row_bytes(shape[-1]) + elements // GROUP * 8
 
 
-def from_blocks(blocks: Bytes, codec: QuantCodec, shape: Shape, threads: int) -> DenseMatrix | AffineMatrix:
+def from_blocks(
+    blocks: Bytes, codec: QuantCodec, shape: Shape, threads: int
+) -> DenseMatrix | AffineMatrix | BlockMatrix:
     """The matrix of a file's blocks: uint8 (rows, bytes), rows the product of shape[:-1]."""
+    if reads_blocks(codec.name, shape[-1]):
+        return BlockMatrix(mx.array(np.ascontiguousarray(blocks)), codec.name, shape)
     rows, columns = blocks.shape[0], shape[-1]
     step = max(1, PIECE // columns)
     spans = [(start, min(start + step, rows)) for start in range(0, rows, step)]

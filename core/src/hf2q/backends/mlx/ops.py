@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,11 @@ class MlxOps(Ops):
     name = "mlx"
 
     def __init__(self, *, threads: int, exact: bool = False) -> None:
-        self.threads = threads  # `exact` changes nothing: activations are float32 here in any case
+        self.threads = threads
+        if exact:
+            # activations are float32 in any case, but CUDA rounds the factors of large products to TF32; MLX looks at
+            # this before its first product
+            os.environ["MLX_ENABLE_TF32"] = "0"
 
     @property
     def instructions(self) -> str:
@@ -251,3 +256,9 @@ class MlxOps(Ops):
 
     def gated_rms_norm(self, x: Any, weight: Any, eps: float, gate: Any) -> Any:
         return self.rms_norm(x, weight, eps) * self.silu(gate)
+
+    def delta_layer(self, x: Any, weights: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
+        return composed.delta_layer(self, x, weights, states)
+
+    def gated_ffn(self, x: Any, norm: Any, eps: float, gate: Any, up: Any, down: Any) -> Any:
+        return composed.gated_ffn(self, x, norm, eps, gate, up, down)

@@ -284,6 +284,12 @@ class ReferenceOps(Ops):
     def gated_rms_norm(self, x: Any, weight: Any, eps: float, gate: Any) -> Any:
         return self.rms_norm(x, weight, eps) * self.silu(gate)
 
+    def delta_layer(self, x: Any, weights: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
+        return composed.delta_layer(self, x, weights, states)
+
+    def gated_ffn(self, x: Any, norm: Any, eps: float, gate: Any, up: Any, down: Any) -> Any:
+        return composed.gated_ffn(self, x, norm, eps, gate, up, down)
+
 
 def _erf(x: Any) -> Any:
     """The error function, correctly rounded to float32 or next to it."""

@@ -80,7 +80,7 @@ class Metadata(Mapping[str, Any]):
         array = self._located(key)
         count = min(count, array.length)
         if array.element is ValueType.STRING:
-            return tuple(self._strings(key, array.start, count))
+            return self._strings(key, array.start, count)
         return struct.unpack_from(f"<{count}{FORMATS[array.element]}", self._buffer, array.start)
 
     def _located(self, key: str) -> ArrayAt:
@@ -89,17 +89,20 @@ class Metadata(Mapping[str, Any]):
             raise FormatError(f"{self._path}: key {key!r} is of type {kind.name}, expected an array")
         return value
 
-    def _strings(self, key: str, position: int, count: int) -> Iterator[str]:
-        buffer = self._buffer
-        for index in range(count):
-            start = position + 8
-            position = start + _U64.unpack_from(buffer, position)[0]
-            try:
-                yield str(buffer[start:position], "utf-8")
-            except UnicodeDecodeError as error:
-                raise FormatError(
-                    f"{self._path}, byte {start + error.start}: element {index} of {key!r} is not UTF-8: {error.reason}"
-                ) from None
+    def _strings(self, key: str, position: int, count: int) -> tuple[str, ...]:
+        buffer, unpack, found = self._buffer, _U64.unpack_from, []
+        start = position
+        try:
+            for _ in range(count):  # kept bare, like `_skip_strings`
+                start = position + 8
+                position = start + unpack(buffer, position)[0]
+                found.append(str(buffer[start:position], "utf-8"))
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"{self._path}, byte {start + error.start}: element {len(found)} of {key!r} is not UTF-8: "
+                f"{error.reason}"
+            ) from None
+        return tuple(found)
 
 
 def read_metadata(cursor: Cursor, count: int) -> Metadata:

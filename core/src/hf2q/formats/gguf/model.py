@@ -60,9 +60,9 @@ class GgufModel:
             raise FormatError(f"{self.path}: there is no tensor {name!r} among its {len(self.tensors)}")
         return file.rows(name)
 
-    def release(self, name: str) -> None:
-        """Let go of the memory that reading a tensor took. It can be read again."""
-        self._file_of[name].release(name)
+    def release(self, name: str, first: int = 0, last: int | None = None) -> None:
+        """Let go of the memory that reading rows of a tensor took. They can be read again."""
+        self._file_of[name].release(name, first, last)
 
     def close(self) -> None:
         """Unmap the files, now or, while views of them are in use, when the last of these is gone."""

@@ -149,13 +149,15 @@ class GgufFile:
         view = memoryview(self._map)[tensor.offset : tensor.offset + tensor.nbytes]
         return np.asarray(view).reshape(tensor.rows, tensor.row_bytes)
 
-    def release(self, name: str) -> None:
-        """Let go of the memory that reading a tensor took; it can be read again."""
+    def release(self, name: str, first: int = 0, last: int | None = None) -> None:
+        """Let go of the memory that reading rows of a tensor took; they can be read again."""
         tensor = self.tensors[name]
-        first = -(-tensor.offset // mmap.PAGESIZE) * mmap.PAGESIZE  # pages shared with neighbours stay
-        length = (tensor.offset + tensor.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+        last = tensor.rows if last is None else last
+        begin = tensor.offset + first * tensor.row_bytes
+        begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE  # pages shared with neighbours stay
+        length = (tensor.offset + last * tensor.row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
         if self._map is not None and length > 0 and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED, first, length)
+            self._map.madvise(mmap.MADV_DONTNEED, begin, length)
 
     def close(self) -> None:
         """Unmap the file, now or, while views of it are in use, when the last of them is gone."""

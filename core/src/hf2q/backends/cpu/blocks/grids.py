@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import types
 
 from hf2q.backends.cpu.blocks.block import Block, F, I, bits_to_bytes, half_at
 from hf2q.backends.cpu.bytes import WIDE_FLIP
 from hf2q.simd import Vector, inline, load, load_u8, load_u16, lshr
-from hf2q.simd.codegen import Built, define, i32, i64
+from hf2q.simd.codegen import Built, define, i32, i64, types
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

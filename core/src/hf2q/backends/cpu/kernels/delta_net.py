@@ -7,18 +7,21 @@ convolution, beside the gates; then strips of states, as in `recurrent`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf2q.backends.cpu.kernels import functions
-from hf2q.backends.cpu.kernels.recurrent import own, source, strip_step
+from hf2q.backends.cpu.kernels.recurrent import head_step, own, source, strip_step
 from hf2q.backends.cpu.kernels.rowwise import root, squares
 from hf2q.backends.cpu.native import peek
 from hf2q.backends.cpu.team import Team, Work, Works
 from hf2q.backends.cpu.teamwork import DATA, barrier, take
 from hf2q.backends.cpu.tiles import place
 from hf2q.simd import F32, INT, fma, inline, kernel, load, scratch, store, total
+
+if TYPE_CHECKING:
+    from hf2q.types import Shape
 
 F, ONE = F32(16), F32(1)
 
@@ -106,7 +109,8 @@ def mix(job: int, member: int, team: int) -> None:
             convolve_strip(job, row, piece * STRIP, min(piece * STRIP + STRIP, channels))
         unit = take(team, 0)
     barrier(team)
-    eps, scale, strips = one_at(job, 8 * EPS), one_at(job, 8 * SCALE), values // 32
+    whole = tokens == 1 and values == 128
+    eps, scale, strips = one_at(job, 8 * EPS), one_at(job, 8 * SCALE), 1 if whole else values // 32
     query, key = scratch(F, MOST_KEYS), scratch(F, MOST_KEYS)
     q, k = place(query), place(key)
     unit = take(team, 1)
@@ -120,7 +124,10 @@ def mix(job: int, member: int, team: int) -> None:
             v = x + 4 * (2 * keys * groups + values * h + 32 * strip)
             out = peek(job, OUT) + 4 * (values * (t * heads + h) + 32 * strip)
             gate = gates + 8 * (t * heads + h)
-            strip_step(s, 4 * values, keys, k, q, v, out, one_at(gate, 0), one_at(gate, 4))
+            if whole:
+                head_step(s, keys, k, q, v, out, one_at(gate, 0), one_at(gate, 4))
+            else:
+                strip_step(s, 4 * values, keys, k, q, v, out, one_at(gate, 0), one_at(gate, 4))
         unit = take(team, 1)
 
 
@@ -133,33 +140,54 @@ class DeltaNet:
         self._held: dict[int, tuple[Any, Any, Any, Any, Any]] = {}
 
     @staticmethod
-    def fits(x: Any, state: Any) -> bool:
-        """Whether the sizes are what the kernel can do: x (B, T, C), state (H, Dk, Dv)."""
+    def fits(channels: int, state: Any) -> bool:
+        """Whether the sizes are what the kernel can do; state (H, Dk, Dv)."""
         _, keys, values = state.shape
-        return bool(x.shape[-1] % 16 == 0 and keys % 16 == 0 and keys <= 16 * MOST_KEYS and values % 32 == 0)
+        return bool(channels % 16 == 0 and keys % 16 == 0 and keys <= 16 * MOST_KEYS and values % 32 == 0)
+
+    def held(self, weight: Any, a: Any, dt: Any) -> tuple[Any, Any]:
+        """The convolution's weights (K, C), and a and dt in one array."""
+        found = self._held.get(id(weight))
+        if found is None:  # weights live as long as the model; the references keep the number from being used again
+            both = np.concatenate([np.reshape(a, -1), np.reshape(dt, -1)]).astype(np.float32)
+            found = self._held[id(weight)] = (weight, a, dt, np.ascontiguousarray(weight.T), both)
+        return found[3:]
+
+    @staticmethod
+    def work(shape: Shape, taps: int, state: Shape, eps: float) -> Work:
+        """`mix` for x of that shape, so many taps, and states (H, Dk, Dv)."""
+        batch, tokens, channels = shape
+        heads, keys, values = state
+        groups = (channels - heads * values) // (2 * keys)
+        bits = (int(np.float32(number).view(np.uint32)) for number in (eps, keys**-0.5))
+        sizes = batch, tokens, channels, taps, groups, heads, keys, values, *bits
+        return Work(mix, sizes, shared=batch * tokens * heads * keys * values > 1 << 16)
+
+    @staticmethod
+    def room(shape: Shape, heads: int) -> Any:
+        """The numbers that `mix` needs between its phases."""
+        batch, tokens, channels = shape
+        return np.empty(batch * tokens * (channels + 2 * heads), np.float32)
 
     def __call__(
         self, x: Any, weight: Any, a: Any, dt: Any, alpha: Any, beta: Any, states: Sequence[Any], eps: float
     ) -> tuple[Any, list[Any]]:
         """See `hf2q.backends.ops.Ops.delta_net`."""
-        held = self._held.get(id(weight))
-        if held is None:  # weights live as long as the model; the references keep the number from being used again
-            both = np.concatenate([np.reshape(a, -1), np.reshape(dt, -1)]).astype(np.float32)
-            held = self._held[id(weight)] = (weight, a, dt, np.ascontiguousarray(weight.T), both)
-        x, alpha, beta = (np.ascontiguousarray(array, np.float32) for array in (x, alpha, beta))
+        taps, gates = self.held(weight, a, dt)
+        x = np.ascontiguousarray(x, np.float32)
+        alpha, beta = np.ascontiguousarray(alpha, np.float32), np.ascontiguousarray(beta, np.float32)
         kept = [(own(conv), own(state)) for conv, state in states]
-        heads, keys, values = kept[0][1].shape
-        batch, tokens, channels = x.shape
-        key = x.shape, weight.shape, heads, keys, values, eps
+        shape = kept[0][1].shape
+        key = x.shape, weight.shape, shape, eps
         work = self._works.get(key)
         if work is None:
-            groups = (channels - heads * values) // (2 * keys)
-            bits = (int(np.float32(number).view(np.uint32)) for number in (eps, keys**-0.5))
-            sizes = batch, tokens, channels, weight.shape[1], groups, heads, keys, values, *bits
-            work = self._works.keep(key, Work(mix, sizes, shared=batch * tokens * heads * keys * values > 1 << 16))
-        out = np.empty((batch, tokens, heads, values), np.float32)
-        room = np.empty(batch * tokens * (channels + 2 * heads), np.float32)
-        places = np.array([(id(conv), id(state)) for conv, state in kept], np.int64)
-        arrays = (id(a) for a in (out, x, held[3], alpha, beta, room, places, held[4]))
-        self._team.apply(work, *arrays)
+            work = self._works.keep(key, self.work(x.shape, weight.shape[1], shape, eps))
+        out = np.empty((*x.shape[:2], shape[0], shape[2]), np.float32)
+        room, places = self.room(x.shape, shape[0]), places_of(kept)
+        self._team.apply(work, id(out), id(x), id(taps), id(alpha), id(beta), id(room), id(places), id(gates))
         return out, kept
+
+
+def places_of(states: Sequence[tuple[Any, Any]]) -> Any:
+    """The `id`s of the arrays, as `mix` wants them."""
+    return np.array([(id(conv), id(state)) for conv, state in states], np.int64)

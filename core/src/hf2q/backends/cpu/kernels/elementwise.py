@@ -59,7 +59,13 @@ def gelu_tanh_of(x: Vector, y: Vector) -> Vector:
     return functions.gelu_tanh(x)
 
 
+@inline
+def sum_of(x: Vector, y: Vector) -> Vector:
+    return x + y
+
+
 FUNCTIONS = {
+    "add": sum_of,
     "exp": exp_of,
     "sigmoid": sigmoid_of,
     "silu": silu_of,
@@ -105,12 +111,13 @@ class Elementwise:
         out = np.empty(a.shape, np.float32)
         work = self._works.get((name, a.size))
         if work is None:
-            work = Work(self._kernel(name), (a.size, UNIT), shared=a.size > UNIT)
+            work = Work(self.kernel(name), (a.size, UNIT), shared=a.size > UNIT)
             self._works.keep((name, a.size), work)
         self._team.apply(work, id(out), id(a), id(b))
         return out
 
-    def _kernel(self, name: str) -> Kernel[[int, int, int], None]:
+    def kernel(self, name: str) -> Kernel[[int, int, int], None]:
+        """The kernel of a function."""
         kernel = self._kernels.get(name)
         if kernel is None:
             kernel = self._kernels[name] = specialise(elementwise, name, function=FUNCTIONS[name])

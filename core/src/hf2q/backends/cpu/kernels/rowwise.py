@@ -199,6 +199,12 @@ def rotate(job: int, member: int, team: int) -> None:
         start = take(team, 0) * each
 
 
+def rows_work(kernel: Any, rows: int, columns: int, eps: float) -> Work:
+    """A norm of so many rows."""
+    each = max(1, UNIT // columns)
+    return Work(kernel, (rows, columns, int(np.float32(eps).view(np.uint32)), each), shared=rows > each)
+
+
 class Rowwise:
     """The kernels above on arrays."""
 
@@ -213,10 +219,7 @@ class Rowwise:
         key = (kernel, x.shape, eps)
         work = self._works.get(key)
         if work is None:
-            columns = x.shape[-1]
-            rows, each = x.size // columns, max(1, UNIT // columns)
-            bits = int(np.float32(eps).view(np.uint32))
-            work = self._works.keep(key, Work(kernel, (rows, columns, bits, each), shared=rows > each))
+            work = self._works.keep(key, rows_work(kernel, x.size // x.shape[-1], x.shape[-1], eps))
         places = 0 if weight is None else id(weight), 0 if bias is None else id(bias)
         self._team.apply(work, id(out), id(x), *places)
         return out

@@ -1,0 +1,80 @@
+"""A layer with a gated delta net, for a few tokens, as one chain of kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hf2q.backends.cpu.kernels import delta_net as d
+from hf2q.backends.cpu.kernels.chain import MOST_ROWS, Chain, Chains, Patch
+from hf2q.backends.cpu.kernels.elementwise import Elementwise
+from hf2q.backends.cpu.kernels.recurrent import own
+from hf2q.backends.cpu.kernels.rowwise import gated_rows, rms_rows, rows_work
+from hf2q.backends.cpu.memory import address
+from hf2q.backends.cpu.team import Team, Work
+
+if TYPE_CHECKING:
+    from hf2q.backends.cpu.linear import Linear
+    from hf2q.backends.ops import DeltaWeights
+    from hf2q.types import Shape
+
+
+class DeltaLayer:
+    """`hf2q.backends.ops.Ops.delta_layer` for up to `MOST_ROWS` tokens."""
+
+    def __init__(self, team: Team, linear: Linear, net: d.DeltaNet, each: Elementwise) -> None:
+        self._team, self._linear, self._net, self._each = team, linear, net, each
+        self._chains = Chains()
+
+    def fits(self, x: Any, weights: DeltaWeights, state: Any) -> bool:
+        """Whether the chain can do it: x (B, T, C), state (H, Dk, Dv)."""
+        return math.prod(x.shape[:2]) <= MOST_ROWS and d.DeltaNet.fits(weights.conv.shape[0], state)
+
+    def __call__(self, x: Any, weights: DeltaWeights, states: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """x (B, T, C) -> (B, T, C), states."""
+        x = np.ascontiguousarray(x, np.float32)
+        out = np.empty(x.shape, np.float32)
+        kept = [(own(conv), own(state)) for conv, state in states]
+        places, state = d.places_of(kept), kept[0][1].shape
+        with self._linear.lock:
+            key = x.shape, state, id(weights)
+            self._chains.of(key, self._linear, lambda: self._made(x.shape, weights, state)).run(
+                id(x), id(out), id(places)
+            )
+        return out, kept
+
+    def _made(self, shape: Shape, weights: Any, state: Shape) -> Chain:
+        w, (batch, tokens, columns) = weights, shape
+        rows, (heads, _, values), channels = batch * tokens, state, w.mixed.rows
+        matrices = w.mixed, w.gate, w.beta, w.alpha
+        normal, net, gated, last = (
+            np.empty(rows * size, np.float32) for size in (columns, heads * values, heads * values, columns)
+        )
+        products = np.empty(rows * sum(matrix.rows for matrix in matrices), np.float32)
+        ends = [address(products) + 4 * rows * end for end in np.cumsum([0, *(m.rows for m in matrices)]).tolist()]
+        room = d.DeltaNet.room((batch, tokens, channels), heads)
+        taps, gates = self._net.held(w.conv, w.a, w.dt)
+        self._linear.reserve(rows, max(columns, heads * values))
+        wide = self._linear.prepared((rows, columns), matrices)
+        narrow = self._linear.prepared((rows, heads * values), (w.out,))
+        mixing = d.DeltaNet.work((batch, tokens, channels), w.conv.shape[1], state, w.l2_eps)
+        add = Work(self._each.kernel("add"), (rows * columns, rows * columns), shared=False)
+        stages = (
+            (rows_work(rms_rows, rows, columns, w.eps), (address(normal), 0, address(w.norm))),
+            (wide.work, (address(normal), address(products))),
+            (mixing, (address(net), ends[0], address(taps), ends[3], ends[2], address(room), 0, address(gates))),
+            (
+                rows_work(gated_rows, rows * heads, values, w.eps),
+                (address(gated), address(net), address(w.head_norm), ends[1]),
+            ),
+            (narrow.work, (address(gated), address(last))),
+            (add, (0, 0, address(last))),
+        )
+        for work, places in stages:
+            work.words[: len(places)] = places
+        patches = Patch(0, 1, 0), Patch(5, 0, 1), Patch(5, 1, 0), Patch(2, d.STATES, 2)
+        alive = normal, net, gated, last, products, room, taps, gates, weights, wide, narrow
+        return Chain(self._team, [work for work, _ in stages], patches, alive)

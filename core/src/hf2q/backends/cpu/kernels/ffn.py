@@ -1,0 +1,59 @@
+"""A gated feed-forward layer of a few tokens as one chain of kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hf2q.backends.cpu.kernels.chain import Chain, Chains, Patch
+from hf2q.backends.cpu.kernels.elementwise import UNIT, Elementwise
+from hf2q.backends.cpu.kernels.rowwise import rms_rows
+from hf2q.backends.cpu.memory import address
+from hf2q.backends.cpu.team import Team, Work
+
+if TYPE_CHECKING:
+    from hf2q.backends.cpu.linear import Linear
+    from hf2q.backends.cpu.matrix import Matrix
+
+
+class GatedFFN:
+    """`hf2q.backends.ops.Ops.gated_ffn` for up to `MOST_ROWS` tokens."""
+
+    def __init__(self, team: Team, linear: Linear, each: Elementwise) -> None:
+        self._team, self._linear, self._each = team, linear, each
+        self._chains = Chains()
+
+    def __call__(self, x: Any, weight: Any, eps: float, gate: Matrix, up: Matrix, down: Matrix) -> Any:
+        """x (..., C) -> (..., C)."""
+        x = np.ascontiguousarray(x, np.float32)
+        out = np.empty(x.shape, np.float32)
+        with self._linear.lock:
+            key = x.shape, id(weight), eps, gate, up, down
+            chain = self._chains.of(key, self._linear, lambda: self._made(x, weight, eps, gate, up, down))
+            chain.run(id(x), id(out))
+        return out
+
+    def _made(self, x: Any, weight: Any, eps: float, gate: Matrix, up: Matrix, down: Matrix) -> Chain:
+        columns, inner = gate.columns, gate.rows
+        rows = x.size // columns
+        normal, both, hidden, last = (
+            np.empty(rows * size, np.float32) for size in (columns, 2 * inner, inner, down.rows)
+        )
+        self._linear.reserve(rows, max(columns, inner))
+        wide = self._linear.prepared((rows, columns), (gate, up))
+        narrow = self._linear.prepared((rows, inner), (down,))
+        norm = Work(rms_rows, (rows, columns, int(np.float32(eps).view(np.uint32)), rows), shared=False)
+        gated = Work(self._each.kernel("swiglu"), (rows * inner, UNIT), shared=rows * inner > UNIT)
+        add = Work(self._each.kernel("add"), (rows * columns, rows * columns), shared=False)
+        for work, places in (
+            (norm, (address(normal), 0, address(weight))),
+            (wide.work, (address(normal), address(both))),
+            (gated, (address(hidden), address(both), address(both) + 4 * rows * inner)),
+            (narrow.work, (address(hidden), address(last))),
+            (add, (0, 0, address(last))),
+        ):
+            work.words[: len(places)] = places
+        patches = (Patch(0, 1, 0), Patch(4, 0, 1), Patch(4, 1, 0))
+        alive = normal, both, hidden, last, weight, wide, narrow
+        return Chain(self._team, (norm, wide.work, gated, narrow.work, add), patches, alive)
