@@ -1,4 +1,4 @@
-"""``hf2q imatrix``: what is in an importance matrix, and the same in the other format."""
+"""``hf2q imatrix``: compute an importance matrix, show and compare what is in some, write them in the other format."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from hf2q.cli.imatrix_compare import compare
+from hf2q.cli.imatrix_create import create
 from hf2q.cli.output import print_json, print_table, printable
 
 if TYPE_CHECKING:
     from hf2q.formats.imatrix import Imatrix
 
-app = App(name="imatrix", help="Show and convert importance matrices.", help_format="plaintext")
+app = App(name="imatrix", help="Compute, show, compare and convert importance matrices.", help_format="plaintext")
+app.default(create)
+app.command(create, name="create")
+app.command(compare, name="compare")
 
 
 @app.command(name="show")

@@ -14,6 +14,7 @@
     requantize   the plan of an output that is made from one
     importance   what is known about the importance of columns
     choices      from chosen types to sizes and offsets, for both kinds of plan
+    layout       the plan of an output format with tensors of its own;  layout_gguf  the same from a GGUF file
     floats       the policy of the recipes f32, f16 and bf16
     prepare      which kind of source it is, and which options it can follow
     preflight    what is checked before a byte is written

@@ -101,6 +101,10 @@ def model_facts(arch: str, value_of: Callable[[str], Any]) -> ModelFacts:
         n_head=size("attention.head_count"),
         n_head_kv=size("attention.head_count_kv"),
         n_expert=size("expert_count"),
+        n_embd=size("embedding_length"),
+        n_ff=size("feed_forward_length"),
+        n_ff_expert=size("expert_feed_forward_length"),
+        n_mtp=size("nextn_predict_layers"),
     )
 
 

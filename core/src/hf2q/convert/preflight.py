@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from hf2q.convert.receipt import receipt_path
 from hf2q.errors import UsageError, WriteError, listing
+from hf2q.formats.folder import strangers
 from hf2q.plugins import Plugins
 from hf2q.types import Plan
 
@@ -27,7 +29,9 @@ def check_fallbacks(plan: Plan, *, allowed: bool) -> None:
         return
     message = f"{len(fallen)} tensors do not fit {plan.recipe} and get another type: {listing(fallen)}"
     if not allowed:
-        raise UsageError(message, hint="leave --no-fallback out, or choose a type with smaller blocks, e.g. q8_0")
+        raise UsageError(
+            message, hint="leave --no-fallback out, or choose a type with smaller blocks (q8_0) or groups (4bit-g32)"
+        )
     log.info("%s", message)
 
 
@@ -72,6 +76,38 @@ def check_output(output: Path, source: Path | None, weights: Iterable[Path] = ()
         raise WriteError(f"{output} is a directory, expected a file or nothing")
     if not force:
         raise UsageError(f"{output} exists", hint="--force replaces it, -o chooses another output")
+
+
+def check_folder(
+    output: Path, source: Path | None, files: Iterable[Path], names: Sequence[str], *, force: bool
+) -> None:
+    """Refuse an output folder that holds any of the source, that exists (unless `force`), or that has no place to be.
+
+    With `force` a folder is replaced that holds nothing but files of these `names` and receipts; an empty one always.
+    Errors: UsageError, WriteError.
+    """
+    if not output.parent.is_dir():
+        raise WriteError(f"{output} cannot be written: there is no directory {output.parent}", hint="create it first")
+    try:
+        there = output.resolve()
+        kept = [path.resolve() for path in ((source,) if source is not None else ())] + [p.resolve() for p in files]
+        if any(path.is_relative_to(there) for path in kept):
+            raise UsageError(f"{output} holds the source", hint="choose another output with -o")
+        if not os.path.lexists(output):
+            return
+        if not output.is_dir() or output.is_symlink():
+            raise WriteError(f"{output} is no folder, expected one or nothing", hint="choose another output with -o")
+        foreign = strangers(output, {*names, *(receipt_path(output / name).name for name in names)})
+        if not foreign and (force or not any(output.iterdir())):
+            return
+    except OSError as error:
+        raise WriteError(f"{output} cannot be written: {error.strerror}") from error
+    if not force:
+        raise UsageError(f"{output} exists", hint="--force replaces it, -o chooses another output")
+    raise UsageError(
+        f"{output} holds {listing(foreign, 3)}, which this conversion does not write, so it is not replaced",
+        hint="choose another output with -o, or remove the folder yourself",
+    )
 
 
 def check_space(output: Path, plan: Plan) -> None:

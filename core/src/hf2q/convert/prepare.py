@@ -5,15 +5,18 @@ Options that mean nothing for one of the two are refused here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from hf2q.codec import QuantCodec
 from hf2q.convert.choices import Planned, Retype
 from hf2q.convert.family import completed, family_of
 from hf2q.convert.gguf_source import is_gguf, open_gguf_source
 from hf2q.convert.hub_source import open_from_hub
 from hf2q.convert.importance import Importance
+from hf2q.convert.layout import make_layout, refuse_for_layout
+from hf2q.convert.layout_gguf import make_gguf_layout
 from hf2q.convert.origin import Origin
 from hf2q.convert.plan import make_plan
 from hf2q.convert.projector import make_projector_plan
@@ -24,7 +27,7 @@ from hf2q.hub.reference import Reference
 from hf2q.hub.repository import Progress
 from hf2q.plugins import Plugins
 from hf2q.policy import asked_for
-from hf2q.types import PolicyOptions, Recipe, Record
+from hf2q.types import PolicyOptions, Recipe, Record, WriterEntry
 
 HINTS: Mapping[type[SourceError], str] = {
     FormatError: "the file is damaged: download it again, or save the model anew",
@@ -41,6 +44,7 @@ class Request(Record, frozen=True, kw_only=True):
 
     mmproj  a projector is wanted;  only_projector  and nothing else;  retype  has the last word on types
     name    of the model's directory, where it has another one now
+    writer  the output format, when it has tensors of its own; None for GGUF
     """
 
     recipe: Recipe
@@ -55,6 +59,7 @@ class Request(Record, frozen=True, kw_only=True):
     only_projector: bool = False
     retype: Retype | None = None
     name: str | None = None
+    writer: WriterEntry | None = None
 
 
 class Prepared(Record, frozen=True, kw_only=True):
@@ -62,7 +67,8 @@ class Prepared(Record, frozen=True, kw_only=True):
 
     `shards` counts the tensors of each file of the source when the output keeps them. `projector` is the second file
     when one is wanted beside the model; when it is all that is wanted, it is `planned`. `origin`
-    says which repository the source is, None for what lies here.
+    says which repository the source is, None for what lies here. `codec` gives the types of a format of its own, None
+    where they are the plugins'.
     """
 
     planned: Planned
@@ -71,6 +77,7 @@ class Prepared(Record, frozen=True, kw_only=True):
     shards: tuple[int, ...] = ()
     projector: Planned | None = None
     origin: Origin | None = None
+    codec: Callable[[str], QuantCodec] | None = None
 
 
 @contextmanager
@@ -109,6 +116,15 @@ def _hinted() -> Iterator[None]:
 def _prepared(
     source: str | Reference, request: Request, plugins: Plugins, weights: bool, progress: Progress | None
 ) -> Iterator[Prepared]:
+    if request.writer is not None:
+        _refuse_for_layout(request, request.writer)
+        if isinstance(source, str) and is_gguf(source):
+            with open_gguf_source(source) as file:
+                made, beside = make_gguf_layout(file, request.recipe, request.writer, plugins)
+                files = (*(Path(one.path) for one in file.files), *beside)
+                planned = Planned(plan=made.plan, rows=made.rows)
+                yield Prepared(planned=planned, folder=None, files=files, codec=made.codec)
+            return
     if isinstance(source, str) and is_gguf(source):
         _refuse(
             "a GGUF file",
@@ -137,6 +153,13 @@ def _prepared(
     with opening as opened:
         opened = completed(opened, plugins)
         files = tuple(opened.directory / file.name for file in opened.checkpoint.files)
+        if request.writer is not None:
+            made = make_layout(opened, request.recipe, request.writer, plugins)
+            planned = Planned(plan=made.plan, rows=made.rows)
+            yield Prepared(
+                planned=planned, folder=opened.directory, files=files, origin=opened.origin, codec=made.codec
+            )
+            return
         projector = (
             make_projector_plan(opened, request.recipe, plugins, request.retype, request.name)
             if request.mmproj
@@ -182,6 +205,21 @@ def _prepared_gguf(source: str, request: Request, plugins: Plugins) -> Iterator[
         shards = tuple(len(file.tensors) for file in opened.files) if request.keep_split else ()
         files = tuple(Path(file.path) for file in opened.files)
         yield Prepared(planned=planned, folder=None, files=files, shards=shards)
+
+
+def _refuse_for_layout(request: Request, writer: WriterEntry) -> None:
+    refuse_for_layout(
+        writer,
+        {
+            **dict.fromkeys(asked_for(request.options), True),
+            f"--via {request.via}": request.via != "auto",
+            "--no-mtp": not request.mtp,
+            f"--pre {request.pre}": request.pre is not None,
+            "--mmproj": request.mmproj,
+            "--allow-requantize": request.allow_requantize,
+            "--keep-split": request.keep_split,
+        },
+    )
 
 
 def _refuse_for_projector(request: Request) -> None:

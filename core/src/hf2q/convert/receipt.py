@@ -78,11 +78,17 @@ class Converter(Part, frozen=True, kw_only=True):
 
 
 class ImatrixIdentity(Part, frozen=True, kw_only=True):
-    """The importance matrix: `path` as it was given, size in bytes, SHA-256."""
+    """The importance matrix: `path` as it was given, size in bytes, SHA-256.
+
+    datasets  what it says it was computed from;  chunks, n_ctx  how many chunks of how many tokens, 0 when not said
+    """
 
     path: Text
     size: Count
     sha256: Sha256
+    datasets: tuple[str, ...] = ()
+    chunks: Count = 0
+    n_ctx: Count = 0
 
 
 class RecipeUse(Part, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from hf2q.convert.receipt import SUFFIX, OutputFile, Receipt, read_receipt, rece
 from hf2q.errors import FormatError, Hf2qError, UnknownNameError
 from hf2q.formats.gguf import GgufFile
 from hf2q.plugins import Plugins
+from hf2q.policy.refused import NUMBERS
 from hf2q.types import Recipe, Record
 
 log = logging.getLogger(__name__)
@@ -124,8 +125,11 @@ def _of_receipt(receipt: Receipt, path: Path, files: tuple[GgufFile, ...], *, pr
 
 
 def _by_file_type(file: GgufFile, plugins: Plugins) -> Recipe:
+    """The recipe that writes the file type; of several, the one that the number is named after."""
     number = file.metadata.get("general.file_type")
     found = [recipe for recipe in plugins.recipes if recipe.ftype == number and recipe.name != AUTO]
+    named = NUMBERS.get(number, "") if isinstance(number, int) else ""
+    found.sort(key=lambda recipe: recipe.name != named)
     if not found:
         raise UnknownNameError(
             f"{file.path}: no recipe of an installed plugin writes general.file_type {number!r}, and nothing else says "

@@ -13,6 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import hf2q
 from hf2q.convert.choices import Planned
+from hf2q.convert.importance import Importance
 from hf2q.convert.making import checkout_commit, provenance_of, source_name
 from hf2q.convert.prepare import Prepared
 from hf2q.convert.provenance import Settings, readable
@@ -181,10 +182,17 @@ def recording(facts: Facts, *, receipt: bool) -> Iterator[Recording]:
         yield Recording(facts, digests)
 
 
-def identify_imatrix(path: str) -> ImatrixIdentity:
-    """Path, size and digest of an importance matrix."""
-    found = digest_file(path)
-    return ImatrixIdentity(path=readable(path), size=found.size, sha256=found.sha256)
+def identify_imatrix(importance: Importance) -> ImatrixIdentity:
+    """Path, size and digest of an importance matrix, and what it says about itself."""
+    found, imatrix = digest_file(importance.path), importance.imatrix
+    return ImatrixIdentity(
+        path=readable(importance.path),
+        size=found.size,
+        sha256=found.sha256,
+        datasets=tuple(map(readable, imatrix.datasets)),
+        chunks=imatrix.chunk_count,
+        n_ctx=imatrix.chunk_size,
+    )
 
 
 def _source(prepared: Prepared, digests: Mapping[str, FileDigest]) -> SourceIdentity:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from hf2q.codec import thread_count
+from hf2q.codec import QuantCodec, thread_count
 from hf2q.convert.choices import Planned
 from hf2q.convert.hub_source import find_reference
 from hf2q.convert.importance import read_importance
-from hf2q.convert.making import role_of, settings_of, stamped
-from hf2q.convert.names import find_recipe
-from hf2q.convert.preflight import check_fallbacks, check_output, check_space, check_template
+from hf2q.convert.layout import folder_path, recipe_for, refuse_for_layout
+from hf2q.convert.making import role_of, settings_of, source_name, stamped
+from hf2q.convert.preflight import check_fallbacks, check_folder, check_output, check_space, check_template
 from hf2q.convert.prepare import Request, prepare
 from hf2q.convert.projector import names_projector, projector_path, together
 from hf2q.convert.recording import Facts, Output, Recording, identify_imatrix, recording
@@ -65,6 +65,7 @@ def convert(
     recipe: str,
     output: str | os.PathLike[str] | None = None,
     *,
+    format: str = "gguf",
     repo: str | None = None,
     revision: str | None = None,
     via: str = "auto",
@@ -96,6 +97,8 @@ def convert(
                  nothing here has that name; None when `repo` names one, whatever is here
     revision     of a repository: a branch, a tag or a commit; default its main branch
     output       the file, or a directory for a file of the usual name; default the current directory
+    format       the output format, by the name of its writer; of one that is a folder, `output` is the folder, and all
+                 options that are about GGUF files are refused
     threads      default `hf2q.codec.thread_count`; the bytes do not depend on it
     force        replace an existing file
     provenance   write the keys hf2q.* at the end of the metadata; without them all keys are llama.cpp's
@@ -133,7 +136,8 @@ def convert(
     started = time.monotonic()
     workers = thread_count(threads)
     plugins = Plugins.load() if plugins is None else plugins
-    chosen = find_recipe(plugins, recipe)
+    entry = plugins.writer(format)
+    chosen = recipe_for(recipe, entry, plugins)
     if keep_split and (split_max_size is not None or split_max_tensors is not None):
         raise UsageError("--keep-split and --split-max-size or --split-max-tensors contradict each other")
     importance = read_importance(imatrix, include_weights, exclude_weights)
@@ -147,24 +151,37 @@ def convert(
         allow_requantize=allow_requantize,
         keep_split=keep_split,
         mmproj=mmproj,
+        writer=entry if entry.layout else None,
         only_projector=mmproj and output is not None and names_projector(Path(output)),
     )
     if request.only_projector and not (split_max_size is None and split_max_tensors is None):
         raise UsageError("a projector is one file: --split-max-size and --split-max-tensors cannot be followed")
-    matrix = identify_imatrix(importance.path) if importance is not None and (provenance or receipt) else None
+    if entry.layout:
+        refuse_for_layout(
+            entry,
+            {
+                "--split-max-size": split_max_size is not None,
+                "--split-max-tensors": split_max_tensors is not None,
+                "--no-sidecars": not sidecars,
+            },
+        )
+    matrix = identify_imatrix(importance) if importance is not None and (provenance or receipt) else None
     settings = settings_of(request, include_weights, exclude_weights)
     reference = find_reference(source, repo, revision)
     place = os.fspath(source) if reference is None and source is not None else reference
     assert place is not None
     with prepare(place, request, plugins, weights=not dry_run, progress=downloading) as prepared:
-        if provenance:
+        if provenance and not entry.layout:
             prepared = stamped(prepared, chosen.name, settings, matrix.sha256 if matrix else "")
         plan = prepared.planned.plan
         check_fallbacks(plan, allowed=not no_fallback)
-        check_template(plan, plugins)
-        entry = plugins.writer("gguf")
         shards = prepared.shards or limited(plan, split_max_size, split_max_tensors)
-        path = output_path(output, plan, entry.suffix)
+        if entry.layout:
+            name = source_name(prepared).name.rpartition("/")[2].removesuffix(".gguf")
+            path = folder_path(None if output is None else os.fspath(output), name, chosen.name, entry.suffix)
+        else:
+            check_template(plan, plugins)
+            path = output_path(output, plan, entry.suffix)
         target = target_for(path, plan, shards, entry)
         everything, planned = target, prepared.planned
         outputs = [Output(role=role_of(plan), plan=plan, target=target)]
@@ -176,10 +193,13 @@ def convert(
             outputs.append(Output(role=role_of(other), plan=other, target=beside))
         copies: tuple[Sidecar, ...] = ()
         try:
-            for path in everything.paths:
+            if target.folder is not None:
+                names = [path.name for path in target.paths]
+                check_folder(target.folder, prepared.folder, prepared.files, names, force=force)
+            for path in everything.paths if target.folder is None else ():
                 check_output(path, prepared.folder, prepared.files, suffix=entry.suffix, force=force)
-            check_space(everything.paths[0], planned.plan)
-            if sidecars:
+            check_space(everything.output, planned.plan)
+            if sidecars and target.folder is None:
                 copies = plan_sidecars(prepared.folder, everything.paths[0].parent, everything.paths, force=force)
         except (UsageError, WriteError) as error:
             if not dry_run:
@@ -198,12 +218,12 @@ def convert(
                 threads=workers,
             )
             with recording(facts, receipt=receipt) as record:
-                _write(planned, everything, plugins, workers, progress, record)
+                _write(planned, everything, prepared.codec or plugins.codec, workers, progress, record)
                 written = record.finish()
 
     def summary(target: Target, plan: Plan, projector: Summary | None = None) -> Summary:
         return Summary(
-            output=str(target.paths[0]),
+            output=str(target.output),
             files=tuple(str(path) for path in target.paths),
             dry_run=dry_run,
             plan=plan,
@@ -220,7 +240,7 @@ def convert(
 def _write(
     planned: Planned,
     target: Target,
-    plugins: Plugins,
+    codecs: Callable[[str], QuantCodec],
     workers: int,
     progress: Callable[[Plan, TensorPlan, int], None] | None,
     record: Recording,
@@ -231,7 +251,7 @@ def _write(
     stream(
         plan,
         planned.rows,
-        plugins.codec,
+        codecs,
         lambda: record.open_writer(target.open_writer),
         threads=workers,
         importance=planned.importance,

@@ -10,15 +10,24 @@ from hf2q.convert.metadata import default_name
 from hf2q.convert.shards import cut_plan, group_tensors, shard_paths
 from hf2q.errors import UsageError, WriteError
 from hf2q.formats.gguf.shards import ShardedWriter
-from hf2q.types import Plan, Record, Writer, WriterEntry, resolve
+from hf2q.types import FolderWriter, Plan, Record, Writer, WriterEntry, resolve
 
 
 class Target(Record, frozen=True, kw_only=True):
-    """Where plans go: the files, what is in each, and how to open what writes them."""
+    """Where plans go: the files, what is in each, and how to open what writes them.
+
+    `folder` is what a format writes whose output is a folder; the files are in it, and its plan is all of theirs.
+    """
 
     paths: tuple[Path, ...]
     plans: tuple[Plan, ...]
     open_writer: Callable[[], Writer]
+    folder: Path | None = None
+
+    @property
+    def output(self) -> Path:
+        """What the user asked for: the folder, or the first file."""
+        return self.folder or self.paths[0]
 
 
 def limited(plan: Plan, max_size: int | None, max_tensors: int | None) -> tuple[int, ...]:
@@ -30,7 +39,11 @@ def limited(plan: Plan, max_size: int | None, max_tensors: int | None) -> tuple[
 
 
 def target_for(path: Path, plan: Plan, shards: Sequence[int], entry: WriterEntry) -> Target:
-    """One file, or one for each of `shards`, which count tensors."""
+    """One file, or one for each of `shards`, which count tensors; or the folder that the format writes."""
+    if entry.layout:
+        maker: type[FolderWriter] = resolve(entry.writer)
+        paths = tuple(path / name for name in maker.file_names(plan))
+        return Target(paths=paths, plans=(plan,), open_writer=lambda: maker(str(path), plan), folder=path)
     if not shards:
         writer: type[Writer] = resolve(entry.writer)
         return Target(paths=(path,), plans=(plan,), open_writer=lambda: writer(str(path), plan))
