@@ -35,6 +35,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/quantize.py $(BENCH)
 	$(BIN)/python bench/convert.py $(BENCH_CONVERT)
+	$(BIN)/python bench/llama.py $(BENCH_LLAMA)
 
 # the peer to compare with (hf2q[bench]); built from source, which takes about 20 minutes on two cores
 bench-peer: $(STAMP)

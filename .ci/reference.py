@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import reference_http
+import reference_metrics
 
 from hf2q import cli, errors, hookspecs
 
@@ -64,7 +65,7 @@ def command_page() -> str:
     from hf2q.cli.app import COMMANDS
 
     lines = ["# Command line\n\n", NOTE, _block(["--help"], "hf2q")]
-    below = {"plugins": ("check", "new"), "imatrix": ("show", "convert")}
+    below = {"plugins": ("check", "new"), "imatrix": ("create", "show", "compare", "convert")}
     chains = [chain for name, _, _ in COMMANDS for chain in ([name], *([name, word] for word in below.get(name, ())))]
     lines += [_block([*chain, "--help"], " ".join(["hf2q", *chain])) for chain in chains]
     return "".join(lines)
@@ -87,6 +88,7 @@ def main() -> int:
     """Write or check the pages."""
     pages = {"hooks.md": hooks(), "errors.md": error_page(), "cli.md": command_page()}
     pages["http.md"] = reference_http.filled((PAGES / "http.md").read_text(encoding="utf-8"))
+    pages["metrics.md"] = reference_metrics.filled((PAGES / "metrics.md").read_text(encoding="utf-8"))
     stale = [name for name, text in pages.items() if not _same(PAGES / name, text)]
     if "--check" in sys.argv[1:]:
         if stale:

@@ -13,22 +13,42 @@ from typing import Any
 
 import msgspec
 
-from hf2q.serve.api import errors
+from hf2q.serve.api import (
+    chat_request,
+    completions_request,
+    embeddings,
+    errors,
+    responses_fields,
+    responses_request,
+    tokens,
+)
 from hf2q.serve.api.app import ROUTES
-from hf2q.serve.api.chat_request import Body
-from hf2q.serve.api.fields import HINTS, HONOURED, REFUSED
-from hf2q.serve.api.service import SAMPLING_KEYS, STANDARD
+from hf2q.serve.api.chat_fields import CHAT, SAMPLING
+from hf2q.serve.api.fields import Fields
+from hf2q.serve.api.lease import SAMPLING_KEYS, STANDARD
 from hf2q.serve.api.settings import ApiSettings
 from hf2q.serve.sampling import SamplingParams
+
+ENDPOINTS: dict[str, tuple[Fields, type]] = {
+    "chat": (CHAT, chat_request.Body),
+    "completions": (completions_request.COMPLETIONS, completions_request.Body),
+    "responses": (responses_fields.RESPONSES, responses_request.Body),
+    "embeddings": (embeddings.EMBEDDINGS, embeddings.Body),
+    "tokenize": (tokens.TOKENIZE, tokens.TokenizeBody),
+    "detokenize": (tokens.DETOKENIZE, tokens.DetokenizeBody),
+    "apply-template": (tokens.APPLY_TEMPLATE, tokens.TemplateBody),
+}
+"""What becomes of each field, and the type that reads them."""
+
+ITEMS = {"ChatMessage": "message", "ToolBody": "tool"}
+"""Words for what lists hold."""
 
 
 def filled(page: str) -> str:
     """`page` with every generated part as it should be."""
     parts = {
         "routes": routes(),
-        "honoured": honoured(),
-        "hints": hints(),
-        "refused": refused(),
+        **{name: fields(*endpoint) for name, endpoint in ENDPOINTS.items()},
         "sampling": sampling(),
         "errors": error_table(),
         "limits": limits(),
@@ -46,37 +66,31 @@ def routes() -> str:
     rows = []
     for route in ROUTES:
         (path,), (method,) = route.paths, route.http_methods
-        rows.append((f"`{method} {path.replace(':path', '')}`", inspect.getdoc(route.fn)))
+        path = re.sub(r":\w+}", "}", path)
+        rows.append((f"`{method} {path}`", inspect.getdoc(route.fn)))
     return table(("route", "what it is"), rows)
 
 
-def honoured() -> str:
-    """Fields with an effect."""
-    schema = msgspec.json.schema(Body)["$defs"][Body.__name__]["properties"]
-    return table(
-        ("field", "value", "what it does"), ((f"`{n}`", values(schema[n]), text) for n, text in HONOURED.items())
-    )
-
-
-def hints() -> str:
-    """Fields that are taken and do nothing."""
-    return ", ".join(f"`{name}`" for name in sorted(HINTS)) + "\n"
-
-
-def refused() -> str:
-    """Fields that are refused, and what they may say nevertheless."""
-    rows = (
-        (f"`{name}`", why, " or ".join(f"`{json.dumps(value)}`" for value in (*neutral, None)))
-        for name, (why, neutral) in REFUSED.items()
-    )
-    return table(("field", "why", "accepted"), rows)
+def fields(table_of: Fields, body: type) -> str:
+    """Every field of an endpoint: what it takes, and whether it is honoured, refused or a hint."""
+    types = msgspec.json.schema(body)["$defs"][body.__name__]["properties"]
+    if types.keys() != table_of.honoured.keys() | table_of.hints:
+        raise SystemExit(f"{body.__module__}.{body.__name__} and its table of fields differ")
+    rows = [(f"`{n}`", values(types[n]), "honoured", text) for n, text in table_of.honoured.items()]
+    rows += [
+        (f"`{n}`", values(types[n]), "hint", "checked for its type, and without effect") for n in sorted(table_of.hints)
+    ]
+    for name, (why, neutral) in table_of.refused.items():
+        only = " or ".join(f"`{json.dumps(value)}`" for value in (*neutral, None))
+        rows.append((f"`{name}`", f"{only} alone", "refused", why))
+    return table(("field", "value", "", "what it does, or why it is refused"), rows)
 
 
 def sampling() -> str:
     """What holds for a request that does not say."""
     keys = {name: key for key, name in SAMPLING_KEYS.items()}
     standard = msgspec.structs.asdict(SamplingParams(**STANDARD))
-    fields = [name for name in standard if name in HONOURED]
+    fields = [name for name in standard if name in SAMPLING]
     rows = ((f"`{name}`", f"`{keys[name]}`" if name in keys else "–", _plain(standard[name])) for name in fields)
     return table(("field", "the model file's key", "without either"), rows)
 
@@ -95,12 +109,20 @@ def error_table() -> str:
 
 def limits() -> str:
     """Limits that are built in."""
-    settings = ApiSettings()
+    s = ApiSettings()
     return table(
         ("limit", "value"),
         [
-            ("request body", f"{settings.max_body >> 20} MiB; longer ones are 413"),
-            ("silence in a stream", f"{settings.ping_s:g} s; then a comment line (`: ping`) is sent"),
+            ("request body", f"{s.max_body >> 20} MiB; longer ones are 413"),
+            ("`messages`, `tools`, `stop`", f"{s.max_messages}, {s.max_tools} and {s.max_stops} entries"),
+            ("choices of one request", f"{s.max_choices}: prompts times `n`"),
+            ("`input` of embeddings", f"{s.max_inputs} texts"),
+            ("`echo` with `logprobs`", f"prompts of {s.max_echo} tokens"),
+            (
+                "images of one request",
+                f"{s.max_images}, each of {s.max_image_bytes >> 20} MiB and {s.max_image_pixels} pixels",
+            ),
+            ("silence in a stream", f"{s.ping_s:g} s; then a comment line (`: ping`) is sent"),
         ],
     )
 
@@ -108,17 +130,23 @@ def limits() -> str:
 def values(schema: dict[str, Any]) -> str:
     """A JSON schema in words; null, which every optional field takes, is left out."""
     if "anyOf" in schema:
-        return " or ".join(values(one) for one in schema["anyOf"] if one.get("type") != "null")
-    kind = schema.get("type", "object")
+        return " or ".join(dict.fromkeys(values(one) for one in schema["anyOf"] if one.get("type") != "null"))
+    if "enum" in schema:
+        return ", ".join(f"`{one}`" for one in schema["enum"] if one is not None)
+    if "$ref" in schema:
+        return ITEMS.get(schema["$ref"].rsplit("/", 1)[1], "object")
+    kind = schema.get("type", "value")
     low, high = schema.get("minimum"), schema.get("maximum")
     if kind == "integer" and high is not None:
-        return "whole number" if high > 2**32 else f"whole number from {low}"
+        if high > 2**32:
+            return "whole number"
+        return f"whole number from {low}" if high > 2**30 else f"whole number {low} to {high}"
     if low is not None:
         return f"{kind} {low:g} to {high:g}"
     if kind == "array":
-        longest = f"up to {schema['maxItems']} " if "maxItems" in schema else ""
-        return f"list of {longest}{values(schema['items'])}s"
-    return "text" if kind == "string" else "message" if schema.get("$ref", "").endswith("ChatMessage") else kind
+        item = values(schema["items"]) if schema.get("items") else "value"
+        return "list of whole numbers" if item.startswith("whole number") else f"list of {item}s"
+    return "text" if kind == "string" else kind
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str | None]]) -> str:

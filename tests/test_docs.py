@@ -60,6 +60,7 @@ def test_shell_blocks_run_as_printed(script, tmp_path):
     (tmp_path / "tests").mkdir()
     shutil.copytree(ROOT / "tests" / "data" / "qwen3_5", tmp_path / "tests" / "data" / "qwen3_5")
     shutil.copy(ROOT / "tests" / "data" / "qwen3_5.imatrix", tmp_path / "tests" / "data")
+    shutil.copy(ROOT / "tests" / "data" / "eval.txt", tmp_path / "tests" / "data")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     run = subprocess.run(
         ["sh", "-eu", "-c", script],
@@ -87,7 +88,8 @@ def test_every_setting_is_documented():
     page = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
     sources = [*ROOT.glob("*/src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
     used = set().union(*(re.findall(r"\bHF2Q_[A-Z_]+[A-Z]\b", path.read_text(encoding="utf-8")) for path in sources))
-    used -= {"HF2Q_PLUGIN_API", "HF2Q_CHECK_REPORT"}  # a constant, and a message between two of our processes
+    # a constant, and messages between processes of ours
+    used -= {"HF2Q_PLUGIN_API", "HF2Q_CHECK_REPORT", "HF2Q_SERVE_SOCKET"}
     assert used <= set(re.findall(r"HF2Q_[A-Z_]+", page)), "settings that the reference page lacks"
 
 

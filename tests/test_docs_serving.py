@@ -14,8 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from hf2q.serve.api import chat_request
+from hf2q.serve.api import (
+    asked,
+    chat_messages,
+    chat_request,
+    chat_tools,
+    completions_request,
+    embeddings,
+    tokens,
+)
 from hf2q.serve.api.app import ROUTES
+from hf2q.serve.api.schema import ModelRow
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVE = ROOT / "docs/how-to/serve.md"
@@ -81,7 +90,7 @@ def test_how_to_use_models_from_python(folder):
     page = PYTHON.read_text(encoding="utf-8")
     found = BLOCK.findall(page[page.index("## Models") :])
     outputs = [run(language, text, folder) for language, text in found]
-    assert len(outputs) == 6
+    assert len(outputs) == 7
     assert "model qwen35" in outputs[1]
     assert any("Tokyo" in output for output in outputs)
 
@@ -89,8 +98,26 @@ def test_how_to_use_models_from_python(folder):
 def test_the_http_reference_names_every_route_and_field():
     for route in ROUTES:
         (path,) = route.paths
-        assert f"`{next(iter(route.http_methods))} {path.replace(':path', '')}`" in HTTP
-    for struct in (chat_request.Body, chat_request.ChatMessage, chat_request.Part, chat_request.StreamOptions):
+        path = re.sub(r":\w+}", "}", path)
+        assert f"`{next(iter(route.http_methods))} {path}`" in HTTP
+    for struct in (
+        chat_request.Body,
+        chat_messages.ChatMessage,
+        chat_messages.Part,
+        chat_messages.ImageUrl,
+        chat_messages.CallBody,
+        chat_tools.ToolBody,
+        chat_tools.FunctionBody,
+        chat_tools.ChoiceBody,
+        chat_tools.FormatBody,
+        chat_tools.SchemaBody,
+        asked.StreamOptions,
+        completions_request.Body,
+        embeddings.Body,
+        tokens.TokenizeBody,
+        tokens.DetokenizeBody,
+        ModelRow,
+    ):
         for name in struct.__struct_fields__:
             assert f"`{name}`" in HTTP or f'"{name}"' in HTTP, f"{struct.__name__}.{name}"
 

@@ -10,9 +10,11 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import openai
+import pydantic
 import pytest
 
 from hf2q.convert import convert
@@ -50,7 +52,9 @@ def server(model, tmp_path_factory):
             process.wait()
     lines = log.read_text()
     assert "stopping" in lines
-    assert re.search(r"38 prompt tokens, \d+ generated, stop", lines)  # one line for each request
+    assert re.search(
+        r"38 prompt tokens \(\d+ cached, \d+ new\), \d+ generated, stop", lines
+    )  # one line for each request
     assert "Traceback" not in lines
 
 
@@ -58,7 +62,7 @@ def started(process, log):
     end = time.monotonic() + 120
     while time.monotonic() < end:
         assert process.poll() is None, log.read_text()
-        found = re.search(r"http://\S+", log.read_text())
+        found = re.search(r"http://[^\s,]+", log.read_text())
         if found and ready(found[0]):
             return found[0]
         time.sleep(0.05)
@@ -134,13 +138,97 @@ def test_several_clients_at_once(client):
     assert {found.result().choices[0].message.content for found in answers} == {ANSWER}
 
 
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 20}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "maximum": 99}, "b": {"type": "integer", "maximum": 99}},
+            "required": ["a", "b"],
+        },
+    },
+}
+PARIS = {"messages": [{"role": "user", "content": "What is the weather in Paris?"}], "tools": [WEATHER, ADD]}
+
+
+@pytest.mark.parametrize(
+    "choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}], ids=str
+)
+def test_tools(client, choice):
+    asked = {**CHAT, **PARIS, "tool_choice": choice, "parallel_tool_calls": False}
+    found = client.chat.completions.create(**asked).choices[0]
+    assert found.finish_reason == "tool_calls"
+    (call,) = found.message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    with client.chat.completions.stream(**asked) as events:
+        (streamed,) = events.get_final_completion().choices[0].message.tool_calls
+    assert streamed.function.arguments == call.function.arguments
+
+
+def test_tools_may_be_kept_from_it(client):
+    found = client.chat.completions.create(**CHAT, tools=[WEATHER], tool_choice="none").choices[0]
+    assert found.message.tool_calls is None
+
+
+class Place(pydantic.BaseModel):
+    city: Annotated[str, pydantic.Field(max_length=12)]
+    warm: bool
+
+
+def test_structured_output(client):
+    asked = {**CHAT, "temperature": 1, "max_tokens": 80, "response_format": Place}
+    for seed in range(3):
+        try:
+            found = client.chat.completions.parse(**asked, seed=seed)
+        except openai.LengthFinishReasonError:
+            continue
+        assert isinstance(found.choices[0].message.parsed, Place)
+
+
+def test_choices_and_logprobs(client):
+    found = client.chat.completions.create(**CHAT, n=2, logprobs=True, top_logprobs=2)
+    for choice in found.choices:
+        assert choice.message.content == ANSWER
+        assert b"".join(bytes(token.bytes) for token in choice.logprobs.content).decode() == ANSWER
+        assert all(token.logprob == token.top_logprobs[0].logprob for token in choice.logprobs.content)  # greedy
+
+
+def test_completions(client):
+    asked = {"model": NAME, "prompt": "The capital of Japan is", "temperature": 0, "max_tokens": 8, "logprobs": 1}
+    whole = client.completions.create(**asked, echo=True).choices[0]
+    assert whole.text.startswith(asked["prompt"])
+    assert "".join(whole.logprobs.tokens) == whole.text
+    assert whole.logprobs.token_logprobs[0] is None
+    streamed = [chunk.choices[0].text for chunk in client.completions.create(**asked, stream=True)]
+    assert asked["prompt"] + "".join(streamed) == whole.text
+
+
+def test_a_model_that_chats_gives_no_embeddings(client):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.embeddings.create(model=NAME, input="x")
+    assert caught.value.code == "model_not_supported"
+
+
 def test_refusals(client):
     with pytest.raises(openai.NotFoundError, match=NAME):
         client.chat.completions.create(**{**CHAT, "model": "gpt-4"})
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(**CHAT, tools=[tool], stream=True)
-    assert caught.value.param == "tools"
+        client.chat.completions.create(**CHAT, tools=[{"type": "custom", "custom": {"name": "f"}}], stream=True)
+    assert caught.value.param == "tools[0].type"
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "word " * 5000}])
     assert caught.value.code == "context_length_exceeded"

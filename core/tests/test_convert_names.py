@@ -24,7 +24,7 @@ def test_what_a_known_plugin_would_bring(core):
     assert "hf2q-quant-kquant" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", [*sorted(REFUSED), "TQ2_0", "dwq-4-6", "apex-balanced", "apex-i-nano"])
+@pytest.mark.parametrize("name", [*sorted(REFUSED), "TQ2_0", "dwq-4-6", "apex-i-nano"])
 def test_names_that_are_refused_say_why(core, name):
     with pytest.raises(UnknownNameError, match="cannot be converted to: "):
         find_recipe(core, name)

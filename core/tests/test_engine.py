@@ -40,10 +40,10 @@ class Gate:
         assert self.open.wait(SECONDS)
 
 
-def gated(**more):
+def gated(*, slots=1, **more):
     gate = Gate()
     model = counting(before=gate)
-    return gate, Engine(model, warm_up=False, **more)
+    return gate, Engine(model, warm_up=False, slots=slots, **more)
 
 
 def test_events_are_those_of_generate():
@@ -72,18 +72,19 @@ def test_the_last_event_accounts_for_everything():
     assert all(event.usage is None and event.timings is None for event in events[:-1])
 
 
-def test_requests_are_served_in_order_of_arrival():
+@pytest.mark.parametrize(("slots", "wanted"), [(1, [0, 0, 1, 1, 2, 2, 3, 3]), (2, [0, 0, 1, 1, 2, 2, 3, 3])])
+def test_requests_are_served_in_order_of_arrival(slots, wanted):
     served = []
 
     def script(ids):
         served.append(ids[0])
         return 100
 
-    engine = Engine(scripted_model(script=script), warm_up=False)
+    engine = Engine(scripted_model(script=script), warm_up=False, slots=slots)
     with engine._condition:  # all are queued before the worker looks
         handles = [engine.submit(request(n, max_tokens=2)) for n in range(4)]
     assert engine.close(timeout=SECONDS)
-    assert served == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert served == wanted
     assert [tokens(handle) for handle in reversed(handles)] == [[100, 100]] * 4
 
 
@@ -264,7 +265,7 @@ def outcome(handle):
 
 
 def test_a_failed_worker_ends_every_request_once_and_accepts_no_more():
-    engine = Engine(failing_model(RuntimeError("device lost")), warm_up=False)
+    engine = Engine(failing_model(RuntimeError("device lost")), warm_up=False, slots=1)
     with engine._condition:  # all are queued before the worker looks
         handles = [engine.submit(request(n, max_tokens=3)) for n in (1, 11, 20)]
     good, bad, waiting = (outcome(handle) for handle in handles)
@@ -412,6 +413,6 @@ def test_an_error_in_the_with_block_does_not_wait_for_answers():
 
 
 def test_each_request_is_logged_with_its_numbers(caplog):
-    with caplog.at_level("INFO", logger="hf2q.serve.engine"), Engine(counting()) as engine:
+    with caplog.at_level("DEBUG", logger="hf2q.serve.engine"), Engine(counting()) as engine:
         list(engine.submit(request(max_tokens=2, id="r1")))
-    assert "request r1: 3 prompt tokens, 2 generated, length" in caplog.text
+    assert "request r1: 3 prompt tokens (0 cached), 2 generated, length" in caplog.text

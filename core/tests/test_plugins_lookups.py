@@ -74,7 +74,8 @@ def test_an_alias_that_two_recipes_claim_is_refused(pair):
         ("graph", "deepseek4", "pip install hf2q-arch-deepseek4"),
         ("codec", "Q4_K", "pip install hf2q-quant-kquant"),
         ("recipe", "q4_k_m", "pip install hf2q-quant-kquant"),
-        ("writer", "mlx", "`hf2q plugins` lists every writer provided"),
+        ("writer", "mlx", "pip install hf2q-writer-mlx"),
+        ("writer", "onnx", "`hf2q plugins` lists every writer provided"),
         ("backend", "cuda", "`hf2q plugins` lists every backend provided"),
         ("chat_format", "qwen", "`hf2q plugins` lists every chat format provided"),
         ("command", "chat", "`hf2q plugins` lists every command provided"),
@@ -88,10 +89,10 @@ def test_every_look_up_explains_a_miss(look_up, name, told):
 
 
 def test_the_static_table_names_the_first_party_distributions():
-    for table in (known.ARCHS, known.HF_ARCHITECTURES, known.CODECS, known.RECIPES):
+    for table in (known.ARCHS, known.HF_ARCHITECTURES, known.CODECS, known.RECIPES, known.WRITERS):
         assert table
         for distribution in table.values():
-            assert distribution.startswith(("hf2q-arch-", "hf2q-quant-"))
+            assert distribution.startswith(("hf2q-arch-", "hf2q-quant-", "hf2q-writer-"))
 
 
 def test_the_static_table_cannot_be_changed():

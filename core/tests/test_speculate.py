@@ -1,5 +1,6 @@
 """Computing ahead on guesses changes nothing but the number of calls: for any guesses, any trimming, any choices."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from hf2q.backends.cache import Cache, KVCache, StateCache, advance
 from hf2q.backends.reference import ReferenceOps
 from hf2q.errors import RequestError, UsageError
+from hf2q.serve.engine import Engine
 from hf2q.serve.events import GenerateRequest
 from hf2q.serve.generation import Generation
 from hf2q.testing.scripted import History, scripted_model
@@ -159,3 +161,48 @@ def test_a_cache_comes_back_to_a_checkpoint():
     after = cache.save()
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+# --------------------------------------------------------------------------------------------------------- in an engine
+
+
+def script(ids):
+    return (sum(ids) * 3 + len(ids)) % 199
+
+
+def served(engine, *requests):
+    """Tokens and cached tokens of each, asked for at once."""
+    with engine._condition:
+        handles = [engine.submit(request) for request in requests]
+    found = []
+    for handle in handles:
+        taken = list(handle)
+        found.append(([event.token for event in taken[:-1]], taken[-1].usage.cached_tokens))
+    return found
+
+
+@pytest.mark.parametrize("trimmable", [True, False])
+def test_an_engine_speculates_alone_and_shares_what_it_computed(trimmable):
+    def guess(known):
+        return script((7, *known))
+
+    prompt = tuple((n * 31) % 199 for n in range(40))
+    asked = [GenerateRequest(prompt_ids=(7, *prompt), max_tokens=n, scope="a", ignore_eos=True) for n in (30, 20)]
+    plain = scripted_model(script=script, trimmable=trimmable)
+    with Engine(plain, warm_up=False, prefix_budget=0) as engine:
+        (wanted,) = served(engine, asked[0])
+    model = speaking(script, guess, trimmable=trimmable, context_length=4096)
+    fast = msgspec.structs.replace(asked[0], speculative=True)
+    with Engine(model, warm_up=False) as engine:
+        assert served(engine, fast) == [wanted]
+        assert len(model._graph.calls) < 20  # most guesses are right
+        history = (7, *prompt, *wanted[0], 5)
+        ((_, cached),) = served(engine, GenerateRequest(prompt_ids=history, max_tokens=2, scope="a"))
+        assert cached == 40 + 30
+    # others decode as well: it goes on without guesses, in their batches
+    model = speaking(script, guess, trimmable=trimmable, context_length=4096)
+    other = GenerateRequest(prompt_ids=(9, 9), max_tokens=40, ignore_eos=True)
+    with Engine(model, warm_up=False) as engine:
+        found = served(engine, fast, other)
+    assert found[0] == wanted
+    assert (2, 1) in model._graph.calls

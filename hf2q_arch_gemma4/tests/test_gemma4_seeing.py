@@ -237,7 +237,7 @@ def test_a_prompt_is_not_cut_inside_an_image_that_must_be_whole(files, bounded, 
             generation, events, fed = Generation(model, request, chunk=chunk), [], []
             while not generation.done:
                 events += generation.step()
-                fed.append(generation._sequence.position)
+                fed.append(generation.position)
             answers.append([event.token for event in events])
         assert answers[0] == answers[1]
         inside = [at for at in fed if any(image.place < at < image.end for image in placed)]

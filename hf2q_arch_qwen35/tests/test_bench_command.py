@@ -2,10 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from hf2q.cli import main
 from hf2q.convert import convert
+from hf2q.errors import RequestError
+from hf2q.serve.load import load
+from hf2q.serve.sequence import next_logits_together
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +46,27 @@ def test_the_table_has_a_line_for_each_test(model, capsys):
 def test_what_cannot_be_measured_is_refused(model, words, capsys):
     assert main(["bench", str(model), "--backend", "reference", *words]) in (1, 3)
     assert capsys.readouterr().err
+
+
+def test_several_sequences_generate_together_and_their_tokens_add_up(model, capsys):
+    words = ["bench", str(model), "-p", "0", "-n", "3", "-r", "1", "--slots", "2", "--backend", "reference"]
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["slots"] == 2
+    assert told["decode"]["tokens"] == 6
+    assert told["peak_memory"] is None or told["peak_memory"] > 0
+    assert main(words) == 0
+    assert "tg3 x 2" in capsys.readouterr().out
+
+
+def test_sequences_of_different_lengths_get_the_logits_they_get_alone(model):
+    with load(model, backend="reference") as loaded:
+        together, alone = [[loaded.sequence() for _ in range(3)] for _ in range(2)]
+        for row, pair in enumerate(zip(together, alone, strict=True)):
+            for sequence in pair:
+                sequence.prefill(range(1, 3 + row))
+        logits = next_logits_together(together, [5, 6, 7])
+        for row, sequence in enumerate(alone):
+            np.testing.assert_allclose(logits[row], sequence.next_logits([5 + row]), rtol=1e-4, atol=1e-4)
+        with pytest.raises(RequestError, match="a token for each of 3 sequences, found 2"):
+            next_logits_together(together, [5, 6])

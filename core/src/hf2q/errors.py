@@ -19,6 +19,9 @@
     ├── EncodeError               values that a codec cannot encode
     ├── WriteError                the output could not be written
     ├── LoadError                 a model file cannot be run
+    ├── QualityError              a measurement that cannot be made
+    ├── ThresholdError            a measurement beyond what is allowed; exit code 2
+    ├── AnswerError               a model's answer is not what was required of it
     └── RequestError              a generation or HTTP request that is refused
         ├── ContextLengthError    the request does not fit the context
         └── OverloadedError       no capacity now; trying later may work
@@ -120,6 +123,24 @@ class WriteError(Hf2qError):
 
 class LoadError(Hf2qError):
     """A model file is well formed but cannot be run."""
+
+
+class QualityError(Hf2qError):
+    """A measurement of quality that cannot be made: numbers that are not finite, a text that is too short."""
+
+
+class ThresholdError(Hf2qError):
+    """A measurement was made, and is beyond what is allowed."""
+
+    exit_code = 2
+
+
+class AnswerError(Hf2qError):
+    """A model's answer is not what was required of it; `code` says what it lacks."""
+
+    def __init__(self, message: str, *, hint: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 class RequestError(Hf2qError):

@@ -51,7 +51,12 @@ CODECS = _table(
 RECIPES = _table(
     {
         "hf2q-quant-kquant": "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q2_k_s q3_k q3_k_s q3_k_m q3_k_l q4_k q4_k_s q4_k_m q5_k "
-        "q5_k_s q5_k_m q6_k iq4_nl iq4_xs iq3_xxs iq3_xs iq3_s iq3_m iq2_s iq2_m"
+        "q5_k_s q5_k_m q6_k iq4_nl iq4_xs iq3_xxs iq3_xs iq3_s iq3_m iq2_s iq2_m",
+        "hf2q-quant-apex": "apex-quality apex-i-quality apex-balanced apex-i-balanced apex-compact apex-i-compact "
+        "apex-mini",
     }
 )
 """recipe, also by an alias -> distribution."""
+
+WRITERS = _table({"hf2q-writer-mlx": "mlx"})
+"""output format -> distribution."""

@@ -101,7 +101,7 @@ class Plugins:
         self.projectors: Registry[ProjectorEntry] = self._registry("hf2q_projectors", known.PROJECTORS)
         self.codecs: Registry[QuantCodec] = self._registry("hf2q_quant_codecs", known.CODECS)
         self.recipes: Registry[Recipe] = self._registry("hf2q_recipes", known.RECIPES)
-        self.writers: Registry[WriterEntry] = self._registry("hf2q_writers")
+        self.writers: Registry[WriterEntry] = self._registry("hf2q_writers", known.WRITERS)
         self.graphs: Registry[GraphEntry] = self._registry("hf2q_forward_graphs", known.ARCHS)
         self.chat_formats: Registry[ChatFormat] = self._registry("hf2q_chat_formats")
         self.backends: Registry[BackendEntry] = self._registry("hf2q_backends")

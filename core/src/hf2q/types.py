@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from hf2q.codec import QuantCodec
+
     Float32: TypeAlias = NDArray[np.float32]
     Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -380,12 +382,14 @@ class ChatFormat(Record, frozen=True, kw_only=True):
     """How a family marks reasoning in its text, and which tokens end a turn.
 
     `reasoning` is the pair of markers around reasoning, or None. `end_of_turn` are token texts that end generation
-    besides the file's own EOS.
+    besides the file's own EOS. `tools` is ``"module:Class"`` of type `hf2q.serve.chat.syntax.ToolSyntax`, how calls of
+    tools are written, or "" where the family has none.
     """
 
     name: str
     reasoning: tuple[str, str] | None = None
     end_of_turn: tuple[str, ...] = ()
+    tools: str = ""
 
 
 class GraphEntry(Record, frozen=True, kw_only=True):
@@ -449,13 +453,20 @@ class TensorChoiceInput(Record, frozen=True, kw_only=True):
 
 
 class ModelFacts(Record, frozen=True, kw_only=True):
-    """What a recipe may ask about the model. `n_layer` counts all blocks, MTP included."""
+    """What a recipe may ask about the model; 0 where its file does not say. Of what differs by layer, the first.
+
+    n_layer counts all blocks, MTP included (`n_mtp`); n_ff is the width of dense FFNs, n_ff_expert that of one expert.
+    """
 
     arch: str
     n_layer: int
     n_head: int = 0
     n_head_kv: int = 0
     n_expert: int = 0
+    n_embd: int = 0
+    n_ff: int = 0
+    n_ff_expert: int = 0
+    n_mtp: int = 0
 
 
 class PolicyOptions(Record, frozen=True, kw_only=True):
@@ -597,11 +608,91 @@ class Writer(Protocol):
 
 
 class WriterEntry(Record, frozen=True, kw_only=True):
-    """An output format. `writer` is ``"module:Class"`` of type `Writer`; `suffix` the usual file name ending."""
+    """An output format. `writer` is ``"module:Class"`` of type `Writer`; `suffix` the usual file name ending.
+
+    `layout` is ``"module:Class"`` of type `OutputFormat` for a format with tensors of its own, which is a folder and
+    whose writer is a `FolderWriter`; "" for one that holds the tensors of GGUF in one file.
+    """
 
     name: str
     suffix: str
     writer: str
+    layout: str = ""
+
+
+class CheckpointView(Record, frozen=True, kw_only=True):
+    """What an output format sees of a checkpoint whose every tensor has been recognised by its family.
+
+    arch      of the family;  config  the parsed ``config.json``
+    tensors   by name in the order of the checkpoint, without those that no text model has
+    left_out  names of the others, and why
+    rows      of a tensor;  text  of a file beside the weights by its name, None when there is none
+    """
+
+    arch: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    left_out: tuple[tuple[str, str], ...]
+    rows: Callable[[str], Rows]
+    text: Callable[[str], str | None]
+
+
+class GgufView(Record, frozen=True, kw_only=True):
+    """What an output format sees of a GGUF file whose every tensor is one that its family expects.
+
+    arch, hparams  of the model
+    config    the parsed ``config.json`` beside the file, which says the same as its metadata
+    tensors   in file order: what the family says of each, and the type that it is stored as
+    rows      of a tensor by its GGUF name, seen with the shape of its `TensorSpec`
+    stored    the same rows as they are in the file: (name, start, stop) -> uint8 (stop - start, bytes)
+    codec     of a type, None where no plugin has one
+    text      of a file beside the GGUF file by its name, None when there is none
+    """
+
+    arch: str
+    hparams: HParams
+    config: Mapping[str, Any]
+    tensors: tuple[tuple[TensorSpec, str], ...]
+    rows: Callable[[str], Rows]
+    stored: Callable[[str, int, int], Bytes]
+    codec: Callable[[str], QuantCodec | None]
+    text: Callable[[str], str | None]
+
+
+class FormatPlan(Record, frozen=True, kw_only=True):
+    """The plan of a folder, the rows of its tensors by name, and their codecs by type.
+
+    In `plan.metadata` are the text files of the folder, each a string by the name of the file.
+    """
+
+    plan: Plan
+    rows: Callable[[str], Rows]
+    codec: Callable[[str], QuantCodec]
+
+
+class OutputFormat(Protocol):
+    """A format with tensors of its own; the type behind `WriterEntry.layout`, made without arguments."""
+
+    def recipe(self, name: str) -> Recipe:
+        """What ``--quant NAME`` means in this format. Errors: UnknownNameError saying which names there are."""
+        ...
+
+    def plan(self, source: CheckpointView, recipe: Recipe) -> FormatPlan:
+        """Everything but the weights, from headers alone."""
+        ...
+
+    def plan_gguf(self, source: GgufView, recipe: Recipe) -> FormatPlan:
+        """The same for a GGUF file. Errors: UsageError naming a tensor that cannot be taken back."""
+        ...
+
+
+class FolderWriter(Writer, Protocol):
+    """The writer of a folder: `path` is the folder, which has its name only after `close`."""
+
+    @staticmethod
+    def file_names(plan: Plan) -> tuple[str, ...]:
+        """Every file that will be in the folder, weights first."""
+        ...
 
 
 class CommandEntry(Record, frozen=True, kw_only=True):

@@ -28,6 +28,8 @@ def test_models(site):
         "object": "model",
         "owned_by": "hf2q",
         "loaded": True,
+        "task": "generate",
+        "input_modalities": ["text"],
         "arch": "scripted",
         "backend": "reference",
         "context_length": 4096,
@@ -36,9 +38,9 @@ def test_models(site):
 
 
 @pytest.mark.parametrize("path", ["/v1/models/org/name:q4", "/v1/models/org%2Fname:q4", "/v1/models/org%2Fname%3Aq4"])
-def test_model_whose_name_has_a_slash(site, monkeypatch, path):
-    monkeypatch.setattr(site.service, "model_id", "org/name:q4")
-    status, _, body = site.json("GET", path)
+def test_model_whose_name_has_a_slash(running, path):
+    with running(name="org/name:q4") as site:
+        status, _, body = site.json("GET", path)
     assert (status, body["id"], body["object"]) == (200, "org/name:q4", "model")
 
 
@@ -58,15 +60,16 @@ def test_model_that_is_not_there(site):
 @pytest.mark.parametrize(
     ("method", "path", "status", "allow"),
     [
-        ("GET", "/", 404, None),
         ("GET", "/v1", 404, None),
         ("GET", "/v1/nothing", 404, None),
-        ("POST", "/v1/completions", 404, None),
-        ("POST", "/v1/embeddings", 404, None),
+        ("POST", "/v1/engines", 404, None),
+        ("POST", "/v1/moderations", 404, None),
         ("GET", "/schema", 404, None),
         ("GET", "/schema/openapi.json", 404, None),
         ("GET", "/docs", 404, None),
         ("GET", "/v1/chat/completions", 405, "POST"),
+        ("GET", "/v1/completions", 405, "POST"),
+        ("GET", "/v1/embeddings", 405, "POST"),
         ("PUT", "/v1/chat/completions", 405, "POST"),
         ("POST", "/v1/models", 405, "GET"),
         ("DELETE", "/v1/models/scripted", 405, "GET"),
@@ -153,3 +156,40 @@ def test_while_stopping(running):
         site.service.stop()
         assert site.json("GET", "/readyz")[::2] == (503, {"ready": False, "detail": "the server is shutting down"})
         assert site.json("POST", "/v1/chat/completions", site.user("hi"))[0] == 503
+
+
+def test_what_the_row_of_a_model_says(running):
+    metadata = {
+        "hf2q.recipe": "Q4_K_M",
+        "hf2q.version": "0.1.0",
+        "hf2q.source.name": "org/name",
+        "scripted.context_length": 131072,
+        "scripted.embedding_length": 64,
+        "scripted.expert_count": 8,
+        "scripted.expert_used_count": 2,
+        "scripted.attention.sliding_window": 512,
+    }
+
+    def change(model):
+        model.parameters, model.file_size, model.vision = 1000, 600, object()
+
+    with running(metadata=metadata, change=change) as site:
+        row = site.json("GET", "/v1/models/scripted")[2]
+    assert {name: row[name] for name in row if name not in ("created", "object", "owned_by")} == {
+        "id": "scripted",
+        "loaded": True,
+        "task": "generate",
+        "arch": "scripted",
+        "backend": "reference",
+        "context_length": 4096,
+        "max_context_length": 131072,
+        "input_modalities": ["text", "image"],
+        "vision_projector": True,
+        "quant_type": "Q4_K_M",
+        "quant_bpw": 4.8,
+        "moe_experts": 8,
+        "moe_experts_per_tok": 2,
+        "sliding_window": 512,
+        "hidden_size": 64,
+        "provenance": {"version": "0.1.0", "source.name": "org/name", "recipe": "Q4_K_M"},
+    }

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hf2q.serve.api.service import Service, model_defaults, served_name
+from hf2q.serve.api.lease import model_defaults
+from hf2q.serve.api.registered import named_after
 from hf2q.serve.sampling import SamplingParams
+from hf2q.types import ChatFormat
 
 CHAT = "/v1/chat/completions"
 RECOMMENDED = {
@@ -56,11 +58,13 @@ def test_nothing_said(site, seen):
 def test_what_the_model_recommends(running):
     with running(metadata=RECOMMENDED) as site:
         recommended = SamplingParams(temperature=0.7, top_k=20, top_p=0.8, min_p=0.1, repetition_penalty=1.5)
-        assert site.service.sampling({}) == recommended
-        assert site.service.sampling({"temperature": 0}).greedy
-        assert site.service.sampling({"top_p": 1}) == SamplingParams(
+        lease = site.service.lease("scripted")
+        assert lease.sampling({}) == recommended
+        assert lease.sampling({"temperature": 0}).greedy
+        assert lease.sampling({"top_p": 1}) == SamplingParams(
             temperature=0.7, top_k=20, top_p=1, min_p=0.1, repetition_penalty=1.5
         )
+        lease.close()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,6 @@ def test_recommendations_that_make_no_sense_are_left_out(caplog, key, value):
     found = model_defaults(RECOMMENDED | {key: value})
     assert len(found) == len(RECOMMENDED) - 1
     assert key in caplog.text
-    assert Service("x").defaults == {"temperature": 1.0}
 
 
 def test_recommendations_that_are_not_available_are_named(caplog):
@@ -98,13 +101,14 @@ def test_recommendations_that_are_not_available_are_named(caplog):
     ],
 )
 def test_a_model_is_served_under_the_name_of_its_file(name, served):
-    assert served_name(Path("dir") / name) == served
+    assert named_after(Path("dir") / name) == served
 
 
 def test_markers_that_are_control_tokens_are_not_skipped(running, monkeypatch):
-    with running("<|im_start|>why<|endoftext|>so") as site:
-        chat = site.service._chat
-        monkeypatch.setattr(chat, "markers", ("<|im_start|>", "<think>"))
+    def change(model):
+        model.chat_format = ChatFormat(name="odd", reasoning=("<|endoftext|>", "</think>"), end_of_turn=("<|im_end|>",))
+
+    with running("so", change=change) as site:
         found = []
         submit = site.engine.submit
         monkeypatch.setattr(site.engine, "submit", lambda request: found.append(request) or submit(request))

@@ -1,83 +1,13 @@
 """The life of a server in a process of its own: signals, loading, ports."""
 
-import http.client
-import json
 import signal
 import socket
-import subprocess
-import sys
-from contextlib import contextmanager
 
 import pytest
+from processes import ask, get, post, said, server
 
 from hf2q.errors import Hf2qError, UsageError
-from hf2q.serve.api.server import listen, url
-
-PROGRAM = """
-import sys, time
-from hf2q.cli.exits import guarded
-from hf2q.serve.api import server
-from hf2q.serve.api.service import Service
-from hf2q.serve.chat import open_chat
-from hf2q.serve.engine import Engine
-from hf2q.errors import LoadError
-from hf2q.testing.scripted import scripted_model
-
-step, loading, drain, fault = float(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
-
-def before(rows, tokens):
-    if fault == "warm-up":
-        raise RuntimeError("no device")
-    time.sleep(step)
-
-def load():
-    time.sleep(loading)
-    if fault == "load":
-        raise LoadError("the file is broken", hint="make a new one")
-    model = scripted_model("x" * 50, before=before)
-    return Engine(model), open_chat(model)
-
-def work():
-    sock = server.listen("127.0.0.1", 0)
-    print(server.url(sock), flush=True)
-    server.run(sock, Service("scripted"), load, drain_s=drain, note=lambda text: print(text, flush=True))
-    return 0
-
-sys.exit(guarded(work, []))
-"""
-
-
-@contextmanager
-def server(*, step=0.0, loading=0.0, drain=10.0, fault="", ready=True):
-    arguments = [sys.executable, "-c", PROGRAM, str(step), str(loading), str(drain), fault]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        process.port = int(process.stdout.readline().rpartition(":")[2])
-        process.connections = []
-        if ready:
-            assert process.stdout.readline() == "ready\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-        for connection in process.connections:
-            connection.close()
-
-
-def ask(process, *request):
-    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)
-    process.connections.append(connection)
-    connection.request(*request)
-    return connection
-
-
-def post(process, **more):
-    asked = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}], **more}
-    return ask(process, "POST", "/v1/chat/completions", json.dumps(asked), {"content-type": "application/json"})
-
-
-def get(process, path):
-    return ask(process, "GET", path).getresponse()
+from hf2q.serve.api.listening import is_loopback, listen, only_this_machine, url
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -85,8 +15,9 @@ def test_signal_while_idle(number):
     with server() as process:
         assert get(process, "/readyz").status == 200
         process.send_signal(number)
-        output, errors = process.communicate(timeout=20)
-        assert (process.returncode, output, errors) == (0, "stopping\n", "")
+        assert process.wait(timeout=20) == 0
+        said(process, "stopping")
+        assert (process.lines, process.stderr.read()) == (["ready", "stopping"], "")
 
 
 def test_running_answers_finish():
@@ -110,7 +41,7 @@ def test_answers_that_do_not_finish_are_told(how):
         streaming.readline()
         unary = post(process)
         process.send_signal(signal.SIGINT)
-        assert "finishing running answers" in process.stdout.readline()
+        said(process, "finishing running answers")
         if how == "second signal":
             process.send_signal(signal.SIGINT)
         body = streaming.read().decode()
@@ -120,10 +51,25 @@ def test_answers_that_do_not_finish_are_told(how):
         assert process.wait(timeout=20) == 0
 
 
+def test_shutdown_over_http():
+    with server(step=0.01) as process:
+        response = post(process, stream=True).getresponse()
+        response.readline()
+        answer = ask(process, "POST", "/shutdown").getresponse()
+        body = answer.read()
+        assert answer.status == 202
+        assert f'"pid":{process.pid}'.encode() in body
+        assert b'"status":"accepted"' in body
+        assert b'"active":1' in body
+        assert response.read().decode().endswith("data: [DONE]\n\n")  # the same drain as a signal's
+        assert process.wait(timeout=20) == 0
+
+
 def test_health_while_loading_and_a_signal_then():
-    with server(loading=60, ready=False) as process:
+    with server(loading=60, wait=False) as process:
         assert get(process, "/health").status == 200
-        assert get(process, "/readyz").status == 503
+        response = get(process, "/readyz")
+        assert (response.status, response.headers["retry-after"]) == (503, "1")
         assert post(process).getresponse().status == 503
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0
@@ -133,10 +79,9 @@ def test_health_while_loading_and_a_signal_then():
     ("fault", "message"), [("load", "error: the file is broken\nhint: make a new one\n"), ("warm-up", "no device")]
 )
 def test_model_that_cannot_be_loaded_ends_the_server(fault, message):
-    with server(fault=fault, ready=False) as process:
-        _, errors = process.communicate(timeout=20)
-        assert process.returncode == 1
-        assert message in errors
+    with server(fault=fault, wait=False) as process:
+        assert process.wait(timeout=20) == 1
+        assert message in process.stderr.read()
 
 
 def test_port_in_use():
@@ -157,9 +102,32 @@ def test_wrong_host(host):
 def test_urls():
     with listen("127.0.0.1", 0) as sock:
         assert url(sock) == f"http://127.0.0.1:{sock.getsockname()[1]}"
+        assert only_this_machine(sock)
+    with listen("0.0.0.0", 0) as sock:
+        assert not only_this_machine(sock)
     if socket.has_ipv6:
         try:
             with listen("::1", 0) as sock:
                 assert url(sock) == f"http://[::1]:{sock.getsockname()[1]}"
+                assert only_this_machine(sock)
         except Hf2qError:
             pytest.skip("no IPv6 here")
+
+
+@pytest.mark.parametrize(
+    ("address", "is_one"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("192.168.1.5", False),
+        ("fe80::1%eth0", False),
+        ("localhost", False),
+        (None, False),
+    ],
+)
+def test_what_is_this_machine_alone(address, is_one):
+    assert is_loopback(address) is is_one

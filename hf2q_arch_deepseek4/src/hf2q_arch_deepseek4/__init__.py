@@ -51,10 +51,20 @@ def hf2q_tensor_catalogs() -> Iterator[TensorCatalog]:
 @hookimpl
 def hf2q_forward_graphs() -> Iterator[GraphEntry]:
     """Its forward pass: each block keeps a window of keys and, beyond it, compressed entries."""
-    yield GraphEntry(arch=ARCH, graph="hf2q_arch_deepseek4.graph:DeepSeek4Graph", caches=("window", "compressed"))
+    yield GraphEntry(
+        arch=ARCH,
+        graph="hf2q_arch_deepseek4.graph:DeepSeek4Graph",
+        caches=("window", "compressed"),
+        cache_bytes="hf2q_arch_deepseek4.memory:cache_bytes",
+    )
 
 
 @hookimpl
 def hf2q_chat_formats() -> Iterator[ChatFormat]:
     """Reasoning between <think> and </think>; a turn ends with the end of the sentence."""
-    yield ChatFormat(name="deepseek4", reasoning=("<think>", "</think>"), end_of_turn=("<｜end▁of▁sentence｜>",))
+    yield ChatFormat(
+        name="deepseek4",
+        reasoning=("<think>", "</think>"),
+        end_of_turn=("<｜end▁of▁sentence｜>",),
+        tools="hf2q_arch_deepseek4.calls:DsmlCalls",
+    )

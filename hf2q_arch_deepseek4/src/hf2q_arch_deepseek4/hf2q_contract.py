@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf2q.testing import ArchContract, GraphContract, TokenizerContract
+from hf2q.testing import ArchContract, CallsContract, GraphContract, TokenizerContract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hf2q.types import Float32, HParams
 
@@ -121,3 +122,28 @@ class TestGraph(GraphContract):
     leave_out = ("blk.{i}.exp_probs_b_vl.bias",)
     reference = Path(__file__).parent / "reference" / "logits.npz"
     reach = 130
+
+
+class TestCalls(CallsContract):
+    """DSML: several calls in one block."""
+
+    plugin, name = "deepseek4", "deepseek4"
+    examples = (
+        (
+            '\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n'
+            '<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n'
+            "</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+            [("get_weather", {"city": "Paris"})],
+        ),
+    )
+
+    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """As the chat template does."""
+        parts = []
+        for name, values in calls:
+            parts.append(f'<｜DSML｜invoke name="{name}">\n')
+            for key, value in values.items():
+                said, text = ("true", value) if isinstance(value, str) else ("false", json.dumps(value))
+                parts.append(f'<｜DSML｜parameter name="{key}" string="{said}">{text}</｜DSML｜parameter>\n')
+            parts.append("</｜DSML｜invoke>\n")
+        return f"<｜DSML｜tool_calls>\n{''.join(parts)}</｜DSML｜tool_calls>"

@@ -70,7 +70,13 @@ def hf2q_projectors() -> Iterator[ProjectorEntry]:
 @hookimpl
 def hf2q_forward_graphs() -> Iterator[GraphEntry]:
     """One graph runs all sizes."""
-    yield GraphEntry(arch=ARCH, graph="hf2q_arch_gemma4.graph:Gemma4Graph", caches=("kv",), images=True)
+    yield GraphEntry(
+        arch=ARCH,
+        graph="hf2q_arch_gemma4.graph:Gemma4Graph",
+        caches=("kv",),
+        images=True,
+        cache_bytes="hf2q_arch_gemma4.memory:cache_bytes",
+    )
 
 
 @hookimpl
@@ -84,4 +90,5 @@ def hf2q_chat_formats() -> Iterator[ChatFormat]:
         name=ARCH,
         reasoning=("<|channel>thought", "<channel|>"),
         end_of_turn=("<turn|>", "<|tool_response>", "<eos>"),
+        tools="hf2q_arch_gemma4.calls:GemmaCalls",
     )

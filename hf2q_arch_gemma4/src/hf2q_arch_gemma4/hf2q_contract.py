@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf2q.testing import ArchContract, GraphContract, ProjectorContract, TokenizerContract
+from hf2q.testing import ArchContract, CallsContract, GraphContract, ProjectorContract, TokenizerContract
 from hf2q.types import HParams
 from hf2q_arch_gemma4.projector import BOUNDS, MATRICES, OWN
 
 REFERENCE = Path(__file__).parent / "reference"
-TOLERANCE = 4e-4
+TOLERANCE = 1.5e-3
 """Scores are not scaled down, so tiny random models of the family amplify rounding: transformers' own logits in float32
-are up to 9e-5 of the largest away from those in float64."""
+are up to 9e-5 of the largest away from those in float64, and numpy's with the AVX-512 products of OpenBLAS 8e-4.
+Trained models do not: they are held to a mean KL of 1e-6 (tests/test_oracle_families.py)."""
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -198,3 +200,27 @@ class TestMoEGraph(GraphContract):
 
     plugin, arch, config = "gemma4", "gemma4", MOE
     tolerance, reference = TOLERANCE, REFERENCE / "moe.npz"
+
+
+class TestCalls(CallsContract):
+    """Texts in quotes of their own."""
+
+    plugin, name = "gemma4", "gemma4"
+    examples = (
+        ('<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>', [("get_weather", {"city": "Paris"})]),
+    )
+
+    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """As the chat template does."""
+        return "".join(f"<|tool_call>call:{name}{value_text(values)}<tool_call|>" for name, values in calls)
+
+
+def value_text(value: Any) -> str:
+    """A value as the chat template writes it."""
+    if isinstance(value, str):
+        return f'<|"|>{value}<|"|>'
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{value_text(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(value_text, value)) + "]"
+    return json.dumps(value)

@@ -92,4 +92,9 @@ def hf2q_forward_graphs() -> Iterator[GraphEntry]:
 @hookimpl
 def hf2q_chat_formats() -> Iterator[ChatFormat]:
     """Reasoning between <think> and </think>; a turn ends with <|im_end|>."""
-    yield ChatFormat(name="qwen", reasoning=("<think>", "</think>"), end_of_turn=("<|im_end|>", "<|endoftext|>"))
+    yield ChatFormat(
+        name="qwen",
+        reasoning=("<think>", "</think>"),
+        end_of_turn=("<|im_end|>", "<|endoftext|>"),
+        tools="hf2q_arch_qwen35.calls:QwenCalls",
+    )

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hf2q.testing import ArchContract, GraphContract, TokenizerContract
+from hf2q.testing import ArchContract, CallsContract, GraphContract, TokenizerContract
 from hf2q.types import HParams
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -163,3 +164,27 @@ class TestMoEGraph(GraphContract):
     plugin, arch, config = "qwen35", "qwen35moe", MOE
     shapes, leave_out = MOE_SHAPES, NO_EMBEDDINGS
     reference = REFERENCE / "moe.npz"
+
+
+class TestCalls(CallsContract):
+    """Both write calls alike."""
+
+    plugin, name = "qwen35", "qwen"
+    examples = (
+        (
+            "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+            [("get_weather", {"city": "Paris"})],
+        ),
+    )
+
+    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """As the chat template does."""
+        return "\n".join(
+            f"<tool_call>\n<function={name}>\n"
+            + "".join(
+                f"<parameter={key}>\n{value if isinstance(value, str) else json.dumps(value)}\n</parameter>\n"
+                for key, value in values.items()
+            )
+            + "</function>\n</tool_call>"
+            for name, values in calls
+        )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 from hf2q.config import MAX_EXPERTS, MAX_LAYERS
-from hf2q.errors import LoadError
+from hf2q.errors import FormatError, LoadError
 from hf2q_arch_qwen35.families import DENSE, MOE
 
 
@@ -110,8 +110,16 @@ class _Keys:
         return tuple(value)
 
     def vocabulary(self) -> int:
-        """The length of the token list."""
-        tokens = self._metadata.get("tokenizer.ggml.tokens")
+        """The length of the token list, which is not read for it where the header knows."""
+        key, length_of = "tokenizer.ggml.tokens", getattr(self._metadata, "length_of", None)
+        if length_of is not None and key in self._metadata:
+            try:
+                length = length_of(key)
+            except FormatError:  # it is no list
+                length = 0
+            if length:
+                return int(length)
+        tokens = self._metadata.get(key)
         if isinstance(tokens, str) or not isinstance(tokens, Sized) or not len(tokens):
             raise LoadError("tokenizer.ggml.tokens is missing or empty; the size of the vocabulary is not known")
         return len(tokens)

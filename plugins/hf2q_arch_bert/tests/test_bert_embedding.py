@@ -2,8 +2,10 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -105,12 +107,27 @@ def test_it_generates_nothing(made, capsys):
     assert "is an embedding model (bert)" in capsys.readouterr().err
 
 
-def test_the_server_refuses_it(made):
-    words = [sys.executable, "-m", "hf2q", "serve", "--model", str(made("masked")), "--port", "0"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 3
-    assert "is an embedding model (bert)" in done.stderr
-    assert "hint: hf2q embed" in done.stderr
+def test_the_server_gives_the_same_vectors(made):
+    path = Path(made("masked"))
+    words = [sys.executable, "-m", "hf2q", "serve", "--model", str(path), "--port", "0", "--backend", "reference"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            lines = iter(process.stderr)
+            base = next(found[0] for line in lines if (found := re.search(r"http://[^\s,]+", line)))
+            assert any("ready" in line for line in lines)
+            body = json.dumps({"model": path.stem, "input": TEXTS, "encoding_format": "float"}).encode()
+            request = urllib.request.Request(
+                f"{base}/v1/embeddings", body, {"content-type": "application/json"}, method="POST"
+            )
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                rows = json.load(answer)["data"]
+        finally:
+            process.terminate()
+        for _ in lines:
+            pass
+    with hf2q.load(path, backend="reference") as model:
+        wanted = model.embed(TEXTS)
+    np.testing.assert_allclose([row["embedding"] for row in rows], wanted, atol=1e-6)
 
 
 def test_the_command(made, capsys, tmp_path):

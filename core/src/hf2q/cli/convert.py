@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from hf2q.cli.measuring import POSITIVE
 from hf2q.cli.numbers import byte_size, whole_number
 
 
@@ -28,6 +29,13 @@ def command(
     quant: Annotated[
         str, Parameter(help="What to convert to: auto, f32, f16, bf16, q8_0, q4_k_m, … (`hf2q plugins` lists them).")
     ],
+    format: Annotated[
+        str,
+        Parameter(
+            help="The output format: gguf; or mlx, a folder for mlx-lm (-o names it), with --quant 4bit, 8bit-g32, "
+            "bf16 and the like."
+        ),
+    ] = "gguf",
     repo: Annotated[str | None, Parameter(help="A repository of the Hub, instead of SOURCE, whatever is here.")] = None,
     revision: Annotated[
         str | None, Parameter(help="For a repository: a branch, a tag or a commit (default: its main branch).")
@@ -40,6 +48,20 @@ def command(
     ] = None,
     imatrix: Annotated[
         str | None, Parameter(help="An importance matrix, .imatrix.gguf or .dat: which columns matter how much.")
+    ] = None,
+    imatrix_corpus: Annotated[
+        str | None,
+        Parameter(
+            help="Compute the importance matrix first, as `hf2q imatrix` does, on a text file or a text that comes "
+            "with hf2q."
+        ),
+    ] = None,
+    imatrix_out: Annotated[
+        Path | None, Parameter(help="Where the computed matrix goes (default: OUTPUT.imatrix.gguf, beside the output).")
+    ] = None,
+    imatrix_n_ctx: Annotated[
+        int | None,
+        Parameter(help="Tokens of a chunk of the text (default: 512).", converter=whole_number, validator=POSITIVE),
     ] = None,
     include_weights: Annotated[
         list[str] | None,
@@ -114,17 +136,26 @@ def command(
     no_receipt: Annotated[bool, Parameter(help="Write no receipt (OUTPUT.receipt.json) beside the output.")] = False,
     no_fallback: Annotated[bool, Parameter(help="Refuse when a tensor's shape does not fit the chosen type.")] = False,
 ) -> None:
-    """Convert a Hugging Face checkpoint, or another GGUF file, to a quantized GGUF file.
+    """Convert a Hugging Face checkpoint, or another GGUF file, to a quantized GGUF file, or to a folder for mlx-lm.
 
     The bytes are those of llama.cpp's converter followed by its quantizer, whatever the machine and the number of
     threads. The file appears under its name only when it is complete; of several files, all at the end.
     """
+    from hf2q.cli import convert_importance
     from hf2q.cli.converted import show
     from hf2q.cli.progress import progress_bar
     from hf2q.convert import convert
+    from hf2q.errors import UsageError
     from hf2q.policy import parse_qtype, parse_tensor_type, read_tensor_types
     from hf2q.types import PolicyOptions
 
+    if imatrix_corpus is not None and format != "gguf":
+        raise UsageError(
+            f"--imatrix-corpus cannot be used with --format {format}", hint="it is for GGUF files, --format gguf"
+        )
+    convert_importance.check(
+        imatrix=imatrix, corpus=imatrix_corpus, out=imatrix_out, n_ctx=imatrix_n_ctx, dry_run=dry_run
+    )
     pairs = [parse_tensor_type(text) for text in tensor_type or ()]
     if tensor_type_file is not None:
         pairs += read_tensor_types(tensor_type_file)
@@ -135,11 +166,30 @@ def command(
         tensor_types=tuple(pairs),
         leave_output_tensor=leave_output_tensor,
     )
-    with _cleaning_up(), progress_bar(shown=not json and sys.stderr.isatty()) as (progress, downloading):
+    shown = not json and sys.stderr.isatty()
+    if imatrix_corpus is not None:
+        with _cleaning_up():
+            computed = convert_importance.computed(
+                source,
+                quant,
+                output,
+                imatrix_corpus,
+                repo=repo,
+                revision=revision,
+                out=imatrix_out,
+                n_ctx=imatrix_n_ctx,
+                pre=pre,
+                threads=threads,
+                force=force,
+                shown=shown,
+            )
+        imatrix = str(computed)
+    with _cleaning_up(), progress_bar(shown=shown) as (progress, downloading):
         summary = convert(
             source,
             quant,
             output,
+            format=format,
             repo=repo,
             revision=revision,
             imatrix=imatrix,

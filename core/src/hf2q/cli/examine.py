@@ -42,16 +42,15 @@ def ask(question: str, *, disable: Iterable[str] = (), seconds: float = SECONDS)
 
 def simd() -> dict[str, Any]:
     """Lanes, CPU, features and cache folder of the SIMD layer, and the way of the cpu backend's kernels."""
-    from llvmlite import binding
-
     from hf2q.backends.cpu.isa import isa
-    from hf2q.simd.cache import cache_folder
+    from hf2q.simd.folder import cache_folder
+    from hf2q.simd.host import host
     from hf2q.simd.machine import MACHINE
 
     shown = ("avx512f", "avx512bw", "avx512vnni", "avx512bf16", "amx-int8", "amx-bf16", "avx2", "fma", "f16c", "neon")
     return {
         "lanes": MACHINE.lanes,
-        "cpu": MACHINE.cpu or binding.get_host_cpu_name(),
+        "cpu": MACHINE.cpu or host().cpu,
         "isa": isa(),
         "features": [name for name in shown if name in MACHINE.features],
         "cache": str(cache_folder()),

@@ -149,7 +149,6 @@ def command(
         exact=exact,
         mmproj=projector,
         draft=speculative,
-        warm_up=True,
         ignore_memory=ignore_memory,
     ) as loaded:
         if chat is None:

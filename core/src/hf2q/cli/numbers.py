@@ -34,3 +34,8 @@ def byte_size(kind: object, tokens: Sequence[Token]) -> int:
     if not found or int(found[1]) == 0:
         raise ValueError(f"{text!r} is no size, expected for example 4G, 500M or a number of bytes")
     return int(found[1]) * UNITS[found[2]]
+
+
+def byte_size_or_none(kind: object, tokens: Sequence[Token]) -> int:
+    """As `byte_size`; ``off`` and ``0`` are 0."""
+    return 0 if tokens[0].value in ("off", "0") else byte_size(kind, tokens)

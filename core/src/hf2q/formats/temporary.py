@@ -22,7 +22,7 @@ def create_unfinished(target: Path) -> tuple[int, Path]:
 
     Returns: the descriptor, open for reading and writing and locked until it is closed, and the path. Errors: OSError.
     """
-    for stale in _leftovers(target):
+    for stale in unfinished_names(target):
         _remove_abandoned(stale)
     while True:
         path = target.parent / f".{_stem(target)}.{secrets.token_hex(4)}.tmp"
@@ -32,7 +32,7 @@ def create_unfinished(target: Path) -> tuple[int, Path]:
             path.unlink(missing_ok=True)  # an interrupt is raised after the call, which may have made the file
             raise
         # between creating and locking, another writer may have taken the file for an abandoned one
-        if not _lock(descriptor) or _same(descriptor, path):
+        if not lock(descriptor) or _same(descriptor, path):
             return descriptor, path
         os.close(descriptor)
 
@@ -47,13 +47,15 @@ def _stem(target: Path) -> str:
     return os.fsdecode(os.fsencode(target.name)[:200])  # names of files end at 255 bytes
 
 
-def _leftovers(target: Path) -> Iterator[Path]:
+def unfinished_names(target: Path, *, folders: bool = False) -> Iterator[Path]:
+    """Hidden files beside `target` that are named as unfinished ones of it, or `folders` of such names."""
     prefix, suffix = f".{_stem(target)}.", ".tmp"
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(target.parent)):
             middle = entry.name[len(prefix) : -len(suffix)]
             named = entry.name == f"{prefix}{middle}{suffix}" and len(middle) == 8
-            if named and set(middle) <= set("0123456789abcdef") and entry.is_file(follow_symlinks=False):
+            kind = entry.is_dir if folders else entry.is_file
+            if named and set(middle) <= set("0123456789abcdef") and kind(follow_symlinks=False):
                 yield Path(entry.path)
 
 
@@ -63,7 +65,7 @@ def _remove_abandoned(path: Path) -> None:
     except OSError:
         return  # not ours to remove, or gone
     try:
-        if _lock(descriptor, wait=False) and _same(descriptor, path):
+        if lock(descriptor, wait=False) and _same(descriptor, path):
             path.unlink(missing_ok=True)
     except OSError:
         pass
@@ -71,7 +73,7 @@ def _remove_abandoned(path: Path) -> None:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, *, wait: bool = True) -> bool:
+def lock(descriptor: int, *, wait: bool = True) -> bool:
     """Whether the file is now locked by us; False also where the system or the file system has no locks."""
     if sys.platform == "win32":
         return False

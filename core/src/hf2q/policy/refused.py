@@ -121,8 +121,6 @@ def _for_number(name: str) -> UnknownNameError:
 def _of_family(wanted: str) -> tuple[str, str] | None:
     """Why not, for the longer names of families of names."""
     family, _, rest = wanted.partition("-")
-    if family == "apex" and rest in APEX_TIERS:
-        return "it comes with hf2q-quant-apex, which is not installed", "--quant q5_k_m is a standard mix near it"
     if family == "apex" and rest.removeprefix("i-") in ("nano", "micro"):
         return "this tier is not built", "--quant q2_k --tensor-type-file FILE gives a mix of one's own"
     if family == "apex":

@@ -2,7 +2,9 @@
 
 load         a file becomes a Model: checks, tokenizer, backend, graph
 model        Model: logits, generate, embed
-engine       one worker that takes requests from threads and asyncio in turn
+engine       takes requests from threads and asyncio; one worker, several at once
+scheduler    whose turn it is;  memory_plan  who may grow;  reuse, prefix  what need not be computed;  worker  does it
+observe      what watchers of an engine are told
 generation   one request, step by step; what Model.generate and the engine share
 embedding    texts to vectors;  pooling   the vectors of tokens to one
 sequence     token ids in, logits out, with a cache

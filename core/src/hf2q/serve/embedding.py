@@ -105,7 +105,7 @@ class Embedder:
         many; Hf2qError when the model's states are not numbers.
         """
         pool = pooled.POOLINGS[self.chosen(pooling)]
-        found = {index: pool(states) for index, states in self._states([self._checked(ids) for ids in tokens])}
+        found = {index: pool(states) for index, states in self._states([self.checked(ids) for ids in tokens])}
         if not found:
             raise RequestError("there are no texts to embed", param="input")
         vectors = np.stack([found[index] for index in range(len(found))])
@@ -113,7 +113,7 @@ class Embedder:
 
     def states(self, ids: TokenIds) -> Float32:
         """The final hidden states of one text, given as token ids: float32 (T, C). Errors: as `vectors`."""
-        return next(states for _, states in self._states([self._checked(ids)]))
+        return next(states for _, states in self._states([self.checked(ids)]))
 
     def _states(self, rows: Several[NDArray[np.int32]]) -> Iterator[tuple[int, Float32]]:
         """Index and states (T, C) of each text, in any order, so that not all of them have to be kept."""
@@ -132,7 +132,8 @@ class Embedder:
                     )
                 yield index, own
 
-    def _checked(self, ids: TokenIds) -> NDArray[np.int32]:
+    def checked(self, ids: TokenIds) -> NDArray[np.int32]:
+        """Token ids as `vectors` takes them. Errors: RequestError, ContextLengthError, as `vectors`."""
         checked = token_ids(ids, self._encoder.n_vocab)
         if len(checked) > self._context_length:
             raise ContextLengthError(

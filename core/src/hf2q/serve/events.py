@@ -10,6 +10,8 @@ from hf2q.types import Record
 
 if TYPE_CHECKING:
     from hf2q.backends.media import PlacedImage
+    from hf2q.serve.chat.deltas import CallDelta
+    from hf2q.serve.constraint import Constraint
 
 
 MOST_LOGPROBS = 20
@@ -29,6 +31,9 @@ class GenerateRequest(Record, frozen=True, kw_only=True):
     logprobs      give each token's log probability, and those of so many of the likeliest tokens (0 to 20); None: none.
                   They are the model's own, whatever the sampling is
     speculative   compute ahead on guesses of the model's draft head: the same answer, sooner where guesses are good
+    constraint    holds the answer to a form; a fresh one, which this generation uses up
+    scope         who may share what was computed for the beginning of the prompt: requests with equal scopes. None
+                  shares nothing
     id            for the log
 
     Errors: RequestError naming the field.
@@ -43,6 +48,8 @@ class GenerateRequest(Record, frozen=True, kw_only=True):
     skip_special: bool = True
     logprobs: int | None = None
     speculative: bool = False
+    constraint: Constraint | None = None
+    scope: str | None = None
     id: str = ""
 
     def __post_init__(self) -> None:
@@ -68,10 +75,14 @@ class GenerateRequest(Record, frozen=True, kw_only=True):
 
 
 class Usage(Record, frozen=True, kw_only=True):
-    """Tokens that went in and came out; the token that ended the generation counts as one that came out."""
+    """Tokens that went in and came out; the token that ended the generation counts as one that came out.
+
+    cached_tokens  of the prompt: those whose state was there already
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -134,6 +145,10 @@ class TokenEvent(Record, frozen=True, kw_only=True):
 
 
 class ChatEvent(TokenEvent, frozen=True, kw_only=True):
-    """As `TokenEvent`, of an answer in a dialogue: `text` is of the answer, `reasoning` of what led to it."""
+    """As `TokenEvent`, of an answer in a dialogue: `text` is of the answer, `reasoning` of what led to it, `calls` are
+    pieces of calls of tools. The `finish_reason` may be "tool_calls" besides: the answer ended where results of its
+    calls are awaited.
+    """
 
     reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()

@@ -26,8 +26,9 @@ from hf2q.types import ChatFormat, HParams, Task
 if TYPE_CHECKING:
     from hf2q.backends.media import PlacedImage
     from hf2q.formats.tokenizer import Tokenizer
-    from hf2q.serve.chat import Chat
-    from hf2q.serve.chat.asking import MessageLike
+    from hf2q.serve.chat import Chat, ToolChoice
+    from hf2q.serve.chat.asking import MessageLike, ToolLike
+    from hf2q.serve.constraint import Constraint
     from hf2q.serve.vision import ImageSource, Vision
     from hf2q.types import Float32
 
@@ -143,6 +144,10 @@ class Model:
             )
         return SpeculativeSequence(graph, self.draft, self._ops, limit=self.context_length)
 
+    def free_memory(self) -> int | None:
+        """Bytes of memory that caches may take now, or None when that is not known."""
+        return self._ops.available()
+
     def warm_up(self) -> None:
         """Run the model once, one token alone and then ten together, on a sequence that is dropped.
 
@@ -208,30 +213,60 @@ class Model:
         The joined texts of the events are the answer; the last event says why it ended. Errors: RequestError and
         ContextLengthError at once, before the first event is asked for; UsageError for an encoder.
         """
+        settings: GenerateSettings = {
+            "max_tokens": max_tokens,
+            "sampling": sampling,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "seed": seed,
+            "stop": stop,
+            "ignore_eos": ignore_eos,
+            "logprobs": logprobs,
+            "speculative": speculative,
+        }
+        return _events(Generation(self, self._request(prompt, images, settings)))
+
+    def _request(
+        self,
+        prompt: str | TokenIds,
+        images: Several[ImageSource],
+        settings: GenerateSettings,
+        *,
+        constraint: Constraint | None = None,
+        skip_special: bool = True,
+    ) -> GenerateRequest:
         self._generating()
-        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-        fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        given: Mapping[str, Any] = settings
+        single = ("temperature", "top_k", "top_p", "min_p", "seed")
+        fields = {name: given[name] for name in single if given.get(name) is not None}
+        sampling = settings.get("sampling")
         if sampling is not None and fields:
             raise UsageError(f"give either sampling or single settings, not both: {', '.join(fields)}")
         ids = self._prompt_ids(prompt)
         ids, placed = self._seeing().place(ids, images) if images else (ids, ())
-        request = GenerateRequest(
+        return GenerateRequest(
             prompt_ids=ids,
             images=placed,
             sampling=SamplingParams(**fields) if sampling is None else sampling,
-            max_tokens=max_tokens,
-            stop=_texts(stop, "stop"),
-            ignore_eos=ignore_eos,
-            logprobs=logprobs,
-            speculative=speculative,
+            max_tokens=settings.get("max_tokens"),
+            stop=_texts(settings.get("stop", ()), "stop"),
+            ignore_eos=settings.get("ignore_eos", False),
+            skip_special=skip_special,
+            logprobs=settings.get("logprobs"),
+            speculative=settings.get("speculative", False),
+            constraint=constraint,
         )
-        return _events(Generation(self, request))
 
     def chat(
         self,
         messages: Several[MessageLike],
         *,
         images: Several[ImageSource] = (),
+        tools: Several[ToolLike] = (),
+        tool_choice: str | ToolChoice = "auto",
+        parallel_tool_calls: bool = True,
         template_options: Mapping[str, Any] | None = None,
         **settings: Unpack[GenerateSettings],
     ) -> Iterator[ChatEvent]:
@@ -241,19 +276,37 @@ class Model:
                           `hf2q.serve.chat.Message`
         images            those in the messages, in order; a message says with ``images`` how many come before its
                           text, else all belong to the last one
+        tools             functions that the model may call: mappings with ``name``, ``description`` and ``parameters``
+                          (a JSON schema), in OpenAI's form, or `hf2q.serve.chat.Tool`
+        tool_choice       ``none``, ``auto`` (as it likes), ``required`` (at least one call), or the name of the tool
+                          that it has to call
+        parallel_tool_calls  whether it may make more than one call in an answer
         template_options  variables of the template (``enable_thinking`` …)
         settings          as those of `generate`
 
         The joined `text` of the events is the answer, the joined `reasoning` what led to it, where the family marks
-        that. Errors: as `generate`; RequestError for messages that the template refuses, and for a file without one.
+        that; `calls` are its calls (see `hf2q.serve.chat.deltas.CallDelta`), whose results go into the dialogue as
+        messages of the role ``tool`` with the ``tool_call_id``, behind the assistant's message with its ``tool_calls``.
+
+        Errors: as `generate`; RequestError for messages that the template refuses, for a file without one, and for
+        tools that the model cannot be asked with; while the answer comes, AnswerError where a call was required and
+        none was made.
         """
-        from hf2q.serve.chat.asking import messages_of, split
+        from hf2q.serve.chat.asking import query_of, read
 
         self._generating()
-        chat = self._dialogue()
-        prompt = chat.prompt(messages_of(messages, len(images)), template_options)
-        ids = self.tokenizer.encode(prompt.text, add_bos=False)  # the template writes BOS where the model wants it
-        return split(self.generate(ids, images=images, **settings), chat.splitter(prompt))
+        query = query_of(
+            messages,
+            images=len(images),
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel=parallel_tool_calls,
+            options=template_options,
+        )
+        asked = self._dialogue().prepare(query)
+        ids = self.tokenizer.encode(asked.text, add_bos=False)  # the template writes BOS where the model wants it
+        request = self._request(ids, images, settings, constraint=asked.constraint(), skip_special=asked.skip_special)
+        return read(_events(Generation(self, request)), asked.parser())
 
     def _dialogue(self) -> Chat:
         from hf2q.serve.chat import open_chat

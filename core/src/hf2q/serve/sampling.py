@@ -2,8 +2,8 @@
 
 Order, as in llama.cpp's default chain (common/sampling.cpp; llama_sampler_* in src/llama-sampling.cpp):
 
-    logit_bias → repetition, frequency and presence penalties → [temperature 0: the best, and done]
-    → top_k → typical_p → top_p → min_p → temperature → draw
+    logit_bias → repetition, frequency and presence penalties → [tokens that a constraint forbids: -inf]
+    → [temperature 0: the best, and done] → top_k → typical_p → top_p → min_p → temperature → draw
 
 So typical_p, top_p and min_p judge probabilities before temperature. The draw of step n depends on the seed and n
 alone: not on other requests, threads or time.
@@ -21,7 +21,14 @@ from hf2q.errors import Hf2qError, RequestError
 from hf2q.types import Record
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from hf2q.types import Float32
+
+    Bools: TypeAlias = NDArray[np.bool_]
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow."""
@@ -133,47 +140,73 @@ class Sampler:
         Errors: RequestError when `logit_bias` names a token outside the vocabulary.
         """
         self.params = params
-        self._suppressed = sorted(suppressed)
+        self._suppressed = frozenset(suppressed)
+        self._suppressed_ids = sorted(suppressed)
         self.step = 0
+        self._penalised = (
+            params.repetition_penalty != 1 or params.frequency_penalty != 0 or params.presence_penalty != 0
+        )
+        self._adjusting = self._penalised or bool(params.logit_bias)
         self._seed = secrets.randbits(64) if params.seed is None else int(params.seed)  # numpy's would overflow
         self._counts: dict[int, int] = {}
-        self._seen = set(prompt) if params.repetition_penalty != 1 else set()
+        self._seen: set[int] = set(prompt) if params.repetition_penalty != 1 else set()
         for token in params.logit_bias:
             if not 0 <= token < n_vocab:
                 raise RequestError(f"logit_bias names token {token}; the vocabulary has {n_vocab}", param="logit_bias")
 
-    def sample(self, logits: Float32) -> int:
-        """The next token id; logits float32 (V,), left as they are.
+    def sample(self, logits: Float32, allowed: Bools | None = None) -> int:
+        """The next token id; logits float32 (V,), left as they are. Of `allowed` (V,) only those that it holds.
 
-        Errors: Hf2qError when the logits are not numbers: the model computed nonsense, and no answer is better.
+        Errors: Hf2qError when the logits are not numbers: the model computed nonsense, and no answer is better; and
+        when nothing is allowed.
         """
-        import numpy as np
-
-        logits = self._adjusted(logits)
-        best = int(np.argmax(logits))  # the first NaN, if there is any
-        if not np.isfinite(logits[best]):
-            raise Hf2qError(
-                f"the model's logits hold {logits[best]} (token {best}), expected finite numbers",
-                hint="the model file is damaged, or its numbers overflow: convert or download it again",
-            )
-        token = best if self.params.greedy else self._draw(logits)
+        token = self._best_at_once(logits, allowed)
+        if token is None:
+            adjusted = self._adjusted(logits, allowed)
+            token = self._checked(adjusted, allowed)
+            if not self.params.greedy:
+                token = self._draw(adjusted)
         self.step += 1
-        self._counts[token] = self._counts.get(token, 0) + 1
-        if self.params.repetition_penalty != 1:
+        if self._penalised:
+            self._counts[token] = self._counts.get(token, 0) + 1
             self._seen.add(token)
         return token
 
-    def _adjusted(self, logits: Float32) -> Float32:
+    def _best_at_once(self, logits: Float32, allowed: Bools | None) -> int | None:
+        """The best token where no logit has to be changed to find it: copying them takes longer than this."""
+        if self._adjusting or not self.params.greedy:
+            return None
+        token = int(logits.argmax())
+        if token in self._suppressed or not math.isfinite(logits[token]):
+            return None
+        return token if allowed is None or allowed[token] else None
+
+    def _checked(self, logits: Float32, allowed: Bools | None) -> int:
+        best = int(logits.argmax())  # the first NaN, if there is any
+        value = float(logits[best])
+        if math.isfinite(value):
+            return best
+        if value == -math.inf and allowed is not None:
+            raise Hf2qError(
+                "no token is allowed to come next: the constraint and what the model never says exclude them all",
+                hint="this model's vocabulary cannot fulfil the constraint (response_format, tools, grammar)",
+            )
+        raise Hf2qError(
+            f"the model's logits hold {value} (token {best}), expected finite numbers",
+            hint="the model file is damaged, or its numbers overflow: convert or download it again",
+        )
+
+    def _adjusted(self, logits: Float32, allowed: Bools | None) -> Float32:
+        """The logits that choices are made from; a copy if they differ."""
         import numpy as np
 
         p = self.params
-        penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
-        if not (penalised or p.logit_bias or self._suppressed):
+        if not (self._adjusting or self._suppressed or allowed is not None):
             return logits
         logits = logits.copy()
         if p.logit_bias:
             logits[list(p.logit_bias)] += np.array(list(p.logit_bias.values()), np.float32)
-        if self._seen:
+        if self._seen and p.repetition_penalty != 1:
             seen = np.fromiter(self._seen, np.int64, len(self._seen))
             values, penalty = logits[seen], np.float32(p.repetition_penalty)
             logits[seen] = np.where(values > 0, values / penalty, values * penalty)
@@ -182,7 +215,9 @@ class Sampler:
             counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
             logits[tokens] -= counts * np.float32(p.frequency_penalty) + np.float32(p.presence_penalty)
         if self._suppressed:
-            logits[self._suppressed] = -np.inf
+            logits[self._suppressed_ids] = -np.inf
+        if allowed is not None:
+            logits[~allowed] = -np.inf
         return logits
 
     def _draw(self, logits: Float32) -> int:

@@ -60,6 +60,15 @@ class Sequence:
         """Number of tokens fed so far."""
         return self._cache.position
 
+    @property
+    def cache(self) -> Cache:
+        """What it remembers. Whoever changes it changes the sequence."""
+        return self._cache
+
+    def resume(self, cache: Cache) -> None:
+        """Go on from the state in `cache`, which is taken over."""
+        self._cache = cache
+
     def prefill(self, ids: TokenIds) -> None:
         """Feed tokens whose logits nobody needs."""
         self._hidden(ids)

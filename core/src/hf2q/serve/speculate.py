@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hf2q.backends.cache import Checkpoint
+from hf2q.backends.cache import Cache, Checkpoint
 from hf2q.backends.graph import DraftHead, ForwardGraph
 from hf2q.backends.ops import Array, Ops
-from hf2q.serve.sequence import TokenIds, token_ids
+from hf2q.serve.sequence import Sequence, TokenIds, token_ids
 
 if TYPE_CHECKING:
     from hf2q.types import Float32
@@ -62,6 +62,11 @@ class SpeculativeSequence:
         """Number of tokens fed so far."""
         return len(self._ids)
 
+    @property
+    def cache(self) -> Cache:
+        """What the model remembers; it may hold guesses at its end."""
+        return self._cache
+
     def prefill(self, ids: TokenIds) -> None:
         """Feed tokens whose logits nobody needs."""
         new = self._taken(ids)
@@ -93,6 +98,14 @@ class SpeculativeSequence:
     def cut(self, position: int) -> int:
         """Where to cut the tokens to feed: anywhere."""
         return position
+
+    def plain(self) -> Sequence:
+        """The same sequence without guesses, in the same state. It takes over: this one is used up."""
+        self._settle()
+        sequence = Sequence(self._graph, self._ops, self._cache)
+        if self._again:
+            sequence.prefill(self._again)
+        return sequence
 
     def _taken(self, ids: TokenIds) -> list[int]:
         """Check new tokens, and bring the cache to where they follow it, but for `_again`."""

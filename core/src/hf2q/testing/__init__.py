@@ -5,12 +5,13 @@
     class TestQ3K(CodecContract):
         plugin, name = "mine", "Q3_K"
 
-`ArchContract`, `ProjectorContract`, `CodecContract`, `WriterContract`, `GraphContract`, `EncoderContract` and
-`TokenizerContract` are classes for pytest to collect; each says in its docstring which attributes a subclass sets. Kept
-in the plugin's module ``hf2q_contract``, they are also what ``hf2q plugins check DIST`` runs (see
+`ArchContract`, `ProjectorContract`, `CodecContract`, `WriterContract`, `GraphContract`, `EncoderContract`,
+`TokenizerContract` and `CallsContract` are classes for pytest to collect; each says in its docstring which attributes a
+subclass sets. Kept in the plugin's module ``hf2q_contract``, they are also what ``hf2q plugins check DIST`` runs (see
 `hf2q.testing.checking`).
 
-    contract   what the suites share          arch, projector, codec, graph, encoder, tokenizer, writer   the suites
+    contract   what the suites share
+    arch, projector, codec, graph, encoder, tokenizer, writer, calls   the suites
     family, catalog, forward   what some of them share besides
     checkpoints  tiny random checkpoints      verdicts       a suite as a function: which checks fail
     scripted   a model that says what it is told             distributions, fixtures   for tests of all kinds
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hf2q.testing.arch import ArchContract
+    from hf2q.testing.calls import CallsContract
     from hf2q.testing.codec import CodecContract
     from hf2q.testing.encoder import EncoderContract
     from hf2q.testing.fixtures import fixtures_dir, require_fixture
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArchContract",
+    "CallsContract",
     "CodecContract",
     "EncoderContract",
     "GraphContract",
@@ -49,6 +52,7 @@ __all__ = [
 
 _HOMES = {
     "ArchContract": "arch",
+    "CallsContract": "calls",
     "CodecContract": "codec",
     "EncoderContract": "encoder",
     "GraphContract": "graph",

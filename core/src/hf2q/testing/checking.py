@@ -23,6 +23,7 @@ import pytest
 from hf2q.discovery import normalized
 from hf2q.plugins import PluginInfo, Plugins
 from hf2q.testing.arch import ArchContract
+from hf2q.testing.calls import CallsContract
 from hf2q.testing.catalog import CatalogContract
 from hf2q.testing.codec import CodecContract
 from hf2q.testing.contract import NOT_CHECKED, Contract
@@ -42,6 +43,7 @@ BASES = (
     EncoderContract,
     TokenizerContract,
     WriterContract,
+    CallsContract,
     CatalogContract,
     ForwardContract,
     FamilyContract,
@@ -107,6 +109,10 @@ def generated(info: PluginInfo, own: list[type[Contract]], plugins: Plugins) -> 
                 if near and issubclass(base, FamilyContract):
                     fields |= {key: getattr(near[0], key) for key in ("config", "shapes", "leave_out", "mtp")}
                 yield type(f"{base.__name__}_{name}", (base,), fields)
+    for name in info.provides.get("chat format", ()):
+        known = any(issubclass(cls, CallsContract) and cls.name == name for cls in own)
+        if plugins.chat_format(name).tools and not known:
+            yield type(f"CallsContract_{name}", (CallsContract,), {"plugin": plugin, "name": name})
     for name in info.provides.get("projector", ()):
         families = [entry.arch for entry in Plugins.load(only=[plugin]).archs if entry.projector == name]
         if not any(issubclass(cls, ProjectorContract) and cls.arch in families for cls in own):

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from hf2q.backends.cache import AT_ONCE
 from hf2q.backends.graph import ForwardGraph
 from hf2q.errors import UsageError
 from hf2q.testing.contract import not_checked
 from hf2q.testing.forward import ForwardContract, Running
-from hf2q.types import HParams
+from hf2q.types import HParams, resolve
 
 if TYPE_CHECKING:
     from hf2q.backends.cache import Cache
@@ -107,6 +108,23 @@ class GraphContract(ForwardContract):
         cache = model.graph.new_cache()
         parts = [model.logits(ids[:, a:b], cache) for a, b in ((0, 250), (250, 255), (255, 258), (258, 300))]
         self.close(np.concatenate(parts, 1), model.logits(ids), "a sequence of 300 tokens")
+
+    def test_caches_take_what_is_estimated(self, model: Model) -> None:
+        """`GraphEntry.cache_bytes`, by which loading and serving know whether caches fit into memory."""
+        entry = self.plugins().graph(self.arch)
+        if not entry.cache_bytes:
+            not_checked(f"the graph of {self.arch} does not say what its caches take (GraphEntry.cache_bytes)")
+        estimate = resolve(entry.cache_bytes)
+        cache, held = model.graph.new_cache(), 0
+        for tokens in (1, 300, 1100):
+            while held < tokens:  # fed as the engine feeds a prompt
+                count = min(AT_ONCE, tokens - held)
+                model.logits(self.ids(1, count, seed=held), cache)
+                held += count
+            taken = sum(array.nbytes for array in cache.arrays())
+            told = estimate(self.checkpoint().hparams, tokens)
+            # buffers grow by half, so that they are not copied for each token
+            assert taken / 1.6 <= told <= taken * 1.6, f"{tokens} tokens take {taken} bytes, cache_bytes says {told}"
 
     def test_rows_of_a_batch_are_independent(self, model: Model) -> None:
         """Each row of a batch gets what it gets alone, prefilled and decoded."""

@@ -18,6 +18,7 @@ SUITES = (
     "encoder",
     "tokenizer",
     "writer",
+    "calls",
     "reference",
 )
 

@@ -24,7 +24,6 @@ from hf2q.types import ChatFormat, MetadataField, PreTokenizer, Record, TensorIn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hf2q.backends.ops import Array
     from hf2q.formats.tokenizer import Tokenizer
     from hf2q.serve.model import Model
 
@@ -33,6 +32,9 @@ Script = Callable[[tuple[int, ...]], int]
 
 MARGIN = 50.0
 """By how much the logit of the scripted token exceeds the others (0): its probability is 1 within float32."""
+
+MOST_PLACES = 1 << 16
+"""Positions, of all sequences together, whose logits may still be asked for."""
 
 
 def after(marker: Sequence[int], reply: Sequence[int], *, then: int) -> Script:
@@ -53,11 +55,24 @@ def after(marker: Sequence[int], reply: Sequence[int], *, then: int) -> Script:
 
 
 class History:
-    """The cache part of the scripted graph: the ids so far. `trimmable` False makes it a recurrent layer."""
+    """The cache part of the scripted graph: the ids so far. `trimmable` False makes it a recurrent layer.
 
-    def __init__(self, *, trimmable: bool = True) -> None:
+    bytes_per_token  what it seems to take: it holds an array of zeros of that size
+    """
+
+    def __init__(self, *, trimmable: bool = True, bytes_per_token: int = 0) -> None:
         self.trimmable = trimmable
+        self.bytes_per_token = bytes_per_token
         self.ids: tuple[int, ...] = ()
+
+    @property
+    def endless(self) -> bool:
+        """Whether it can be cut back to any position."""
+        return self.trimmable
+
+    def bytes_after(self, tokens: int) -> int:
+        """What it will take once `tokens` more are in."""
+        return self.bytes_per_token * (len(self.ids) + tokens)
 
     def can_trim(self, position: int) -> bool:
         """Anywhere, or to the beginning only."""
@@ -69,13 +84,14 @@ class History:
 
     def copy(self) -> History:
         """An independent part with the same content."""
-        other = History(trimmable=self.trimmable)
+        other = History(trimmable=self.trimmable, bytes_per_token=self.bytes_per_token)
         other.ids = self.ids
         return other
 
-    def arrays(self) -> Iterator[Array]:
-        """It holds none."""
-        return iter(())
+    def arrays(self) -> Iterator[Any]:
+        """Zeros, or none."""
+        if self.bytes_per_token and self.ids:
+            yield np.zeros(self.bytes_per_token * len(self.ids), np.uint8)
 
     def save(self) -> dict[str, NDArray[Any]]:
         """The ids."""
@@ -91,6 +107,7 @@ class ScriptedGraph:
 
     n_vocab    number of logits V
     trimmable  False behaves as a graph with recurrent layers does
+    bytes_per_token  what its caches seem to take
     before     called with (rows, tokens) before each piece of work; may wait or raise
     calls      (rows, tokens) of every call so far, for tests of batching and scheduling
     """
@@ -101,34 +118,48 @@ class ScriptedGraph:
         *,
         n_vocab: int,
         trimmable: bool = True,
+        bytes_per_token: int = 0,
         before: Callable[[int, int], None] | None = None,
     ) -> None:
         self.script = script
+        self.bytes_per_token = bytes_per_token
         self.before = before
         self.n_vocab = n_vocab
         self.trimmable = trimmable
         self.calls: list[tuple[int, int]] = []
-        self._places: list[tuple[tuple[int, ...], int]] = []
+        self._shapes: dict[tuple[int, int], tuple[int, int]] = {}
+        self._places: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._next_place = 0
 
     def new_cache(self) -> Cache:
         """An empty cache."""
-        return Cache([History(trimmable=self.trimmable)])
+        return Cache([History(trimmable=self.trimmable, bytes_per_token=self.bytes_per_token)])
 
     def hidden(self, ids: NDArray[np.int32], caches: Sequence[Cache]) -> Any:
         """ids (B, T) -> (B, T, 1): for each position a number by which `head` finds the sequence up to it."""
         rows, tokens = ids.shape
-        self.calls.append((rows, tokens))
+        self.calls.append(self._shapes.setdefault((rows, tokens), (rows, tokens)))  # for hours, in little memory
         if self.before is not None:
             self.before(rows, tokens)
         assert len(caches) == rows, f"{len(caches)} caches for {rows} rows"
-        first = len(self._places)
+        first = self._room_for(rows * tokens)
         for cache, new in zip(caches, ids.tolist(), strict=True):
             part = cache.parts[0]
             assert isinstance(part, History)
             part.ids += tuple(new)
-            self._places += [(part.ids, cache.position + t + 1) for t in range(tokens)]
+            for t in range(tokens):
+                self._places[self._next_place] = (part.ids, cache.position + t + 1)
+                self._next_place += 1
         advance(caches, tokens)
         return np.arange(first, first + rows * tokens, dtype=np.float32).reshape(rows, tokens, 1)
+
+    def _room_for(self, places: int) -> int:
+        """Forget the earliest places when there are many; numbers begin again before float32 confuses them."""
+        while len(self._places) > MOST_PLACES:
+            del self._places[next(iter(self._places))]
+        if self._next_place + places >= 1 << 24:
+            self._next_place = 0
+        return self._next_place
 
     def head(self, hidden: Any) -> Any:
         """Positions (..., 1) -> logits float32 (..., V): `MARGIN` at the scripted token, 0 elsewhere.
@@ -201,6 +232,7 @@ def scripted_model(
     context_length: int = 4096,
     chat_template: str | None = TEMPLATE,
     trimmable: bool = True,
+    bytes_per_token: int = 0,
     before: Callable[[int, int], None] | None = None,
     name: str = "scripted",
 ) -> Model:
@@ -220,7 +252,11 @@ def scripted_model(
     if chat_template is not None:
         metadata["tokenizer.chat_template"] = chat_template
     graph = ScriptedGraph(
-        script or _answering(tokenizer, reply), n_vocab=tokenizer.n_vocab, trimmable=trimmable, before=before
+        script or _answering(tokenizer, reply),
+        n_vocab=tokenizer.n_vocab,
+        trimmable=trimmable,
+        bytes_per_token=bytes_per_token,
+        before=before,
     )
     return Model(
         path=f"{name}.gguf",

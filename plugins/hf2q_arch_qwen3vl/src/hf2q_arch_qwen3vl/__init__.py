@@ -84,7 +84,13 @@ def hf2q_projectors() -> Iterator[ProjectorEntry]:
 def hf2q_forward_graphs() -> Iterator[GraphEntry]:
     """One graph runs both."""
     for arch in (DENSE, MOE):
-        yield GraphEntry(arch=arch, graph="hf2q_arch_qwen3vl.graph:Qwen3VLGraph", caches=("kv",), images=True)
+        yield GraphEntry(
+            arch=arch,
+            graph="hf2q_arch_qwen3vl.graph:Qwen3VLGraph",
+            caches=("kv",),
+            images=True,
+            cache_bytes="hf2q_arch_qwen3vl.memory:cache_bytes",
+        )
 
 
 @hookimpl
@@ -98,4 +104,9 @@ def hf2q_tensor_catalogs() -> Iterator[TensorCatalog]:
 @hookimpl
 def hf2q_chat_formats() -> Iterator[ChatFormat]:
     """Thinking variants reason between <think> and </think>; a turn ends with <|im_end|>."""
-    yield ChatFormat(name="qwen3vl", reasoning=("<think>", "</think>"), end_of_turn=("<|im_end|>", "<|endoftext|>"))
+    yield ChatFormat(
+        name="qwen3vl",
+        reasoning=("<think>", "</think>"),
+        end_of_turn=("<|im_end|>", "<|endoftext|>"),
+        tools="hf2q_arch_qwen3vl.calls:HermesCalls",
+    )

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hf2q.testing import ArchContract, GraphContract, ProjectorContract, TokenizerContract
+from hf2q.testing import ArchContract, CallsContract, GraphContract, ProjectorContract, TokenizerContract
 from hf2q.types import HParams
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -156,3 +157,20 @@ class TestTokenizer(TokenizerContract):
     """All share their tokenizer."""
 
     plugin, arch = "qwen3vl", "qwen3vl"
+
+
+class TestCalls(CallsContract):
+    """JSON between markers."""
+
+    plugin, name = "qwen3vl", "qwen3vl"
+    examples = (
+        (
+            '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+            [("get_weather", {"city": "Paris"})],
+        ),
+    )
+
+    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """As the chat template does."""
+        parts = (json.dumps({"name": name, "arguments": values}, ensure_ascii=False) for name, values in calls)
+        return "\n".join(f"<tool_call>\n{part}\n</tool_call>" for part in parts)

@@ -21,6 +21,9 @@ from hf2q.types import PreTokenizer
 PLAIN = (NORMAL, BYTE)
 """Types of the tokens that text is merged into."""
 
+CACHED_WORDS = 1000
+"""Words whose pieces the library keeps, for ever: of long ones that never come again, its 10,000 take 40 MB."""
+
 
 def tokens_by_text(data: TokenizerData) -> tuple[dict[str, int], dict[str, int]]:
     """Ids by text: of ordinary tokens, and of those found in text before it is cut. Unused tokens are in neither.
@@ -120,9 +123,10 @@ def _word_piece(data: TokenizerData, plain: Mapping[str, int], spelling: ByteLev
     return backend
 
 
-def _bpe(data: TokenizerData, plain: dict[str, int], marked: Mapping[str, int], **options: bool) -> Any:
+def _bpe(data: TokenizerData, plain: dict[str, int], marked: Mapping[str, int], **options: int) -> Any:
     from tokenizers import models
 
+    options["cache_capacity"] = CACHED_WORDS
     try:
         return models.BPE(vocab=plain, merges=data.merges, **options)
     except Exception:  # the library raises no narrower class; what is wrong with the merges is found out below

@@ -10,6 +10,9 @@ from litestar.types import Receive
 
 Result = TypeVar("Result")
 
+NOBODY = 499
+"""nginx's code for a client that has gone; nobody receives it."""
+
 
 class ClientGone(Exception):
     """The client closed its connection before the answer was complete."""

@@ -5,8 +5,9 @@ Body, as OpenAI's: ``{"error": {"message": str, "type": str, "param": str | null
     ContextLengthError   400  invalid_request_error  context_length_exceeded
     OverloadedError      429  server_error           queue_full           retry-after: 1
                          503  server_error           not_ready            retry-after: 1, when the engine is closing
-    HttpRefusal          its own status              404, 405, 413, 415, 503 …
+    HttpRefusal          its own status              401, 403, 404, 405, 408, 409, 413, 415, 503 …
     RequestError         400  invalid_request_error  its own code
+    AnswerError          500  server_error           its own code         x-should-retry: false
     Hf2qError            500  server_error           generation_error     x-should-retry: false
     anything else        500  server_error           internal_error       x-should-retry: false
 
@@ -23,8 +24,9 @@ from typing import Any
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
+from litestar.types import Scope
 
-from hf2q.errors import ContextLengthError, Hf2qError, OverloadedError, RequestError
+from hf2q.errors import AnswerError, ContextLengthError, Hf2qError, OverloadedError, RequestError
 from hf2q.serve.api.request_id import request_id
 from hf2q.types import Record
 
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 _NO_RETRY = {"x-should-retry": "false"}
+_REFUSAL = "hf2q_refusal"
 _LONGEST = 1000
 """Characters of a message: it may quote what a client sent, which is as long as the client likes."""
 
@@ -71,18 +74,20 @@ class HttpRefusal(RequestError):
         hint: str | None = None,
         param: str | None = None,
         code: str | None = None,
+        kind: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        """`kind` is the ``type`` of the body, where the status does not say it."""
         super().__init__(message, hint=hint, param=param, code=code)
         self.status = status
+        self.kind = kind or (INVALID if status < 500 else SERVER)
         self.headers = dict(headers or {})
 
 
 def refusal(error: BaseException) -> Refusal:
     """The table above, applied to `error`."""
     if isinstance(error, HttpRefusal):
-        kind = INVALID if error.status < 500 else SERVER
-        return _made(error.status, error, kind, error.param, error.code, error.headers)
+        return _made(error.status, error, error.kind, error.param, error.code, error.headers)
     if isinstance(error, ContextLengthError):
         return _made(400, error, INVALID, error.param or "messages", "context_length_exceeded")
     if isinstance(error, OverloadedError) and error.code == "not_ready":
@@ -92,7 +97,8 @@ def refusal(error: BaseException) -> Refusal:
     if isinstance(error, RequestError):
         return _made(400, error, INVALID, error.param, error.code)
     if isinstance(error, Hf2qError):
-        return _made(500, error, SERVER, None, "generation_error", _NO_RETRY)
+        code = error.code if isinstance(error, AnswerError) else None
+        return _made(500, error, SERVER, None, code or "generation_error", _NO_RETRY)
     hidden = Hf2qError("the server failed while it handled this request; its log says more")
     return _made(500, hidden, SERVER, None, "internal_error", _NO_RETRY)
 
@@ -142,14 +148,30 @@ def on_other(request: Request[Any, Any, Any], error: Exception) -> Response[byte
 
 def _response(request: Request[Any, Any, Any], error: Exception, *, bug: bool = False) -> Response[bytes]:
     found = refusal(error)
-    log_refusal(request_id(request.scope), found, error if bug else None)
+    note_refusal(request.scope, found)
+    if bug:
+        log_refusal(request_id(request.scope), found, error)
     body = msgspec.json.encode(found.body)
     return Response(body, status_code=found.status, headers=found.headers, media_type="application/json")
 
 
+def note_refusal(scope: Scope, found: Refusal) -> None:
+    """Leave with a request why it was refused, for the line that the log gets at its end."""
+    scope["state"][_REFUSAL] = found
+
+
+def noted_refusal(scope: Scope) -> Refusal | None:
+    """What `note_refusal` left."""
+    found: Refusal | None = scope["state"].get(_REFUSAL)
+    return found
+
+
 def log_refusal(id: str, found: Refusal, bug: BaseException | None) -> None:
-    """One line about a request that was refused or failed, with the traceback of `bug`."""
-    # what a client sent must not be able to write lines or control a terminal
-    message = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in found.body.error.message)
+    """A line about a request that was refused or failed after its answer had begun, with the traceback of `bug`."""
     level = logging.INFO if bug is None else logging.ERROR
-    log.log(level, "request %s: %d, %s", id, found.status, message, exc_info=bug)
+    log.log(level, "request %s: %d, %s", id, found.status, printable(found.body.error.message), exc_info=bug)
+
+
+def printable(text: str) -> str:
+    """Text that a client sent, unable to write lines of the log or to control a terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

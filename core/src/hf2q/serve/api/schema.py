@@ -7,48 +7,46 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from hf2q.serve.api.logprobs import ContentLogprobs
+from hf2q.serve.api.usage import Timing, Usage
 from hf2q.types import Record
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
-class PromptTokensDetails(Record, frozen=True, kw_only=True):
-    """Where prompt tokens came from."""
+class CalledFunction(Record, frozen=True, kw_only=True):
+    """The function of a call; `arguments` is the text of a JSON object."""
 
-    cached_tokens: int = 0
-
-
-class CompletionTokensDetails(Record, frozen=True, kw_only=True):
-    """What completion tokens were spent on."""
-
-    reasoning_tokens: int = 0
+    name: str
+    arguments: str
 
 
-class Usage(Record, frozen=True, kw_only=True):
-    """Token counts of one request."""
+class ToolCallItem(Record, frozen=True, kw_only=True):
+    """A call of a unary response."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
 
 
 class AssistantMessage(Record, frozen=True, kw_only=True):
-    """The answer of a unary response. `reasoning_content` is there when the model reasoned."""
+    """The answer of a unary response. `content` is null when there are only calls, and `reasoning_content` and
+    `tool_calls` are there when the model reasoned, or called.
+    """
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCallItem, ...] | UnsetType = UNSET
 
 
 class Choice(Record, frozen=True, kw_only=True):
-    """The one choice of a unary response."""
+    """A choice of a unary response."""
 
     index: int = 0
     message: AssistantMessage
-    logprobs: None = None
+    logprobs: ContentLogprobs | None = None
     finish_reason: FinishReason
 
 
@@ -61,7 +59,24 @@ class ChatCompletion(Record, frozen=True, kw_only=True):
     model: str
     system_fingerprint: str
     choices: tuple[Choice, ...]
+    x_hf2q_timing: Timing | UnsetType = UNSET
     usage: Usage
+
+
+class FunctionChunk(Record, frozen=True, kw_only=True):
+    """A piece of a call's function; `name` is in the first of each call alone."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallChunk(Record, frozen=True, kw_only=True):
+    """A piece of a call; `id` and `type` are in the first of each call alone."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionChunk
 
 
 class ChunkDelta(Record, frozen=True, kw_only=True):
@@ -70,14 +85,15 @@ class ChunkDelta(Record, frozen=True, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCallChunk, ...] | UnsetType = UNSET
 
 
 class ChunkChoice(Record, frozen=True, kw_only=True):
-    """The one choice of a chunk."""
+    """The choice that a chunk adds to."""
 
     index: int = 0
     delta: ChunkDelta
-    logprobs: None = None
+    logprobs: ContentLogprobs | None = None
     finish_reason: FinishReason | None = None
 
 
@@ -90,20 +106,35 @@ class ChatChunk(Record, frozen=True, kw_only=True):
     model: str
     system_fingerprint: str
     choices: tuple[ChunkChoice, ...]
+    x_hf2q_timing: Timing | UnsetType = UNSET
     usage: Usage | UnsetType | None = UNSET
 
 
 class ModelRow(Record, frozen=True, kw_only=True):
-    """One model of ``/v1/models``; the fields after `owned_by` are hf2q's own and absent while it loads."""
+    """One model of ``/v1/models``; the fields after `owned_by` are hf2q's own, and those after `loaded` are there when
+    it is in memory and its file says them.
+    """
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: Literal["hf2q"] = "hf2q"
     loaded: bool
+    task: str | UnsetType = UNSET
     arch: str | UnsetType = UNSET
     backend: str | UnsetType = UNSET
     context_length: int | UnsetType = UNSET
+    max_context_length: int | UnsetType = UNSET
+    input_modalities: tuple[str, ...] | UnsetType = UNSET
+    vision_projector: bool | UnsetType = UNSET
+    quant_type: str | UnsetType = UNSET
+    quant_bpw: float | UnsetType = UNSET
+    moe_experts: int | UnsetType = UNSET
+    moe_experts_per_tok: int | UnsetType = UNSET
+    sliding_window: int | UnsetType = UNSET
+    hidden_size: int | UnsetType = UNSET
+    pooling: str | UnsetType = UNSET
+    provenance: dict[str, str] | UnsetType = UNSET
 
 
 class ModelList(Record, frozen=True, kw_only=True):

@@ -1,126 +1,110 @@
-"""Listening, loading and stopping: the life of ``hf2q serve`` around the application.
+"""The life of ``hf2q serve`` around the application: loading, listening, stopping.
 
-The socket is bound before the model is loaded, so that a port in use is known at once, and ``/health`` and
-``/readyz`` answer while a large model loads. The first SIGINT or SIGTERM stops accepting and lets running answers
-finish for `drain_s` seconds; then, or at a second signal, they are ended with an error that says so.
+The socket is there before any model is loaded, so ``/health`` and ``/readyz`` answer while a large one loads. The
+first SIGINT, SIGTERM or ``POST /shutdown`` stops accepting and lets running answers finish for `drain_s` seconds; then,
+or at a second signal, they are ended with an error that says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
+import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 
 import uvicorn
 from litestar.types import ASGIApp
 
-from hf2q.errors import Hf2qError, UsageError
 from hf2q.serve.api.app import create_app
+from hf2q.serve.api.connection import connections
+from hf2q.serve.api.listening import BACKLOG, listen, url
+from hf2q.serve.api.pool import wait_for
 from hf2q.serve.api.service import Service
 from hf2q.serve.api.settings import ApiSettings
-from hf2q.serve.chat import Chat
-from hf2q.serve.engine import Engine
+from hf2q.serve.api.supervisor import BEAT_S, POISONED, Lifeline
+
+__all__ = ["listen", "run", "url"]
 
 log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they are the ones who close them
 _GRACE_S = 5.0
-
-Loader = Callable[[], tuple[Engine, Chat]]
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on `host` and `port`; port 0 takes a free one.
-
-    Errors: UsageError for a host that is not an address of this machine; Hf2qError for a port that cannot be had.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"host {host!r} cannot be resolved: {error}", hint="--host 127.0.0.1") from error
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(2048)
-    except OSError as error:
-        sock.close()
-        raise _no_port(host, port, error) from error
-    return sock
-
-
-def _no_port(host: str, port: int, error: OSError) -> Hf2qError:
-    if error.errno == errno.EADDRINUSE:
-        return Hf2qError(f"port {port} of {host} is in use", hint="stop what uses it, or choose another with --port")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return UsageError(f"host {host!r} is not an address of this machine", hint="--host 127.0.0.1")
-    return Hf2qError(f"cannot listen on port {port} of {host}: {error.strerror}", hint="choose another with --port")
-
-
-def url(sock: socket.socket) -> str:
-    """Where a listening socket is reached."""
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+_LOOK_S = 0.25
+_POISON_S = 2.0
 
 
 def run(
     sock: socket.socket,
     service: Service,
-    load: Loader,
     *,
     drain_s: float,
     note: Callable[[str], None],
     settings: ApiSettings | None = None,
-) -> None:
-    """Serve on `sock` until a signal says to stop.
+    lifeline: Lifeline | None = None,
+) -> int:
+    """Serve on `sock` until a signal says to stop; returns the exit code.
 
-    load     makes engine and chat; called once in a thread of its own
-    drain_s  seconds that running answers get after the first signal
-    note     told what a person at the terminal wants to know
+    drain_s   seconds that running answers get after the first signal
+    note      told what a person at the terminal wants to know
+    lifeline  to the supervisor, where there is one: then an engine that fails ends the server with code
+              `hf2q.serve.api.supervisor.POISONED`, once its requests have been told. Without, the server runs on, and
+              ``/readyz`` says what is wrong
 
-    Errors: what `load` raised, or what made the engine fail while it warmed up. An engine that fails later leaves the
-    server running: ``/readyz`` says so.
+    Errors: what loading raised, when none of the models that are there from the start could be loaded.
     """
-    server = _Server(create_app(service, settings), service, load, drain_s=drain_s, note=note)
-    asyncio.run(server.live(sock))
+    settings = settings or ApiSettings()
+    server = _Server(create_app(service, settings), service, settings, drain_s=drain_s, note=note, lifeline=lifeline)
+    try:
+        asyncio.run(server.live(sock))
+    finally:
+        server.over()
+    if server.error is not None:
+        raise server.error
+    return server.code
 
 
 class _Server(uvicorn.Server):
     """uvicorn, with signals and loading of our own."""
 
     def __init__(
-        self, app: ASGIApp, service: Service, load: Loader, *, drain_s: float, note: Callable[[str], None]
+        self,
+        app: ASGIApp,
+        service: Service,
+        settings: ApiSettings,
+        *,
+        drain_s: float,
+        note: Callable[[str], None],
+        lifeline: Lifeline | None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=connections(settings),
                 ws="none",
                 lifespan="off",
                 loop="asyncio",
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                backlog=BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 # a last resort: by then answers have been ended by `_cut`
                 timeout_graceful_shutdown=int(drain_s + _GRACE_S),
             )
         )
+        self.error: BaseException | None = None
+        self.code = 0
         self._service = service
-        self._load = load
         self._drain_s = drain_s
         self._note = note
-        self._engine: Engine | None = None
-        self._chat: Chat | None = None
-        self._error: BaseException | None = None
+        self._lifeline = lifeline
+        self._deadline: threading.Timer | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -132,39 +116,51 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._on_signal)
-        # a thread that ends with the process: a signal need not wait until a large model is loaded
-        threading.Thread(target=self._open, args=(loop,), name="hf2q-load", daemon=True).start()
+        self._service.stop_soon = self._on_signal
+        tasks = [asyncio.ensure_future(self._load(self._service.start()))]
+        if self._lifeline is not None:
+            loop.add_reader(self._lifeline.fileno(), self._on_parent_gone)
+            tasks += [asyncio.ensure_future(self._beat()), asyncio.ensure_future(self._look())]
         try:
             await self.serve(sockets=[sock])
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
-            self._close()
-        if self._error is not None:
-            raise self._error
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._hurry()
+            self._service.pool.close()
 
-    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loading thread."""
-        error: BaseException | None = None
-        opened: tuple[Engine, Chat] | None = None
-        try:
-            opened = self._load()
-            opened[0].wait_ready()
-            error = opened[0].failure
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server was stopped meanwhile
-            loop.call_soon_threadsafe(self._opened, opened, error)
-
-    def _opened(self, opened: tuple[Engine, Chat] | None, error: BaseException | None) -> None:
-        if opened is not None:
-            self._engine, self._chat = opened
-        if error is not None:
-            self._error = error
+    async def _load(self, jobs: Sequence[Future[None]]) -> None:
+        """See the models loaded that are there from the start; say so when the first is ready."""
+        told, first = False, None
+        if not jobs:
+            self._ready()
+        initial = [member for member in self._service.pool.members if member.file.initial]
+        for member, job in zip(initial, jobs, strict=True):
+            await wait_for(job)
+            error = job.exception()
+            if error is None and not told:
+                told = True
+                self._ready()
+            elif error is not None:
+                first = first or error
+                if len(jobs) > 1 or self._service.on_demand:
+                    log.error("the model %s cannot be loaded: %s", member.file.id, error)
+        if told or not jobs:
+            return
+        if self._service.on_demand:
+            self._service.give_up_waiting()
+            self._ready()
+        else:
+            self.error = first
             self.should_exit = True
-        elif opened is not None:
-            self._service.open(*opened)
-            self._note("ready")
+
+    def _ready(self) -> None:
+        self._note("ready")
+        if self._lifeline is not None:
+            self._lifeline.ready()
 
     def _on_signal(self) -> None:
         if self.should_exit:
@@ -174,20 +170,54 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         # also when nothing runs: a request that is still being read has not reached the engine
         asyncio.get_running_loop().call_later(self._drain_s, self._cut)
-        if self._engine is not None and (self._engine.active or self._engine.waiting):
+        if self._service.busy:
             self._note(
                 f"finishing running answers, for at most {self._drain_s:g} s; press Ctrl-C again to end them now"
             )
         else:
             self._note("stopping")
 
+    def _on_parent_gone(self) -> None:
+        if self._lifeline is not None:
+            asyncio.get_running_loop().remove_reader(self._lifeline.fileno())
+        log.warning("the supervisor is gone")
+        if not self.should_exit:
+            self._on_signal()
+
     def _cut(self) -> None:
         """End what still runs; each of those who wait is told."""
-        if self._engine is not None:
-            self._engine.close(drain=False, timeout=0)
+        self._service.cut()
 
-    def _close(self) -> None:
-        if self._engine is not None and not self._engine.close(drain=False, timeout=_GRACE_S):
-            log.warning("the engine did not stop within %g s", _GRACE_S)
-        if self._chat is not None:
-            self._chat.close()
+    async def _beat(self) -> None:
+        while self._lifeline is not None:
+            self._lifeline.alive()
+            await asyncio.sleep(BEAT_S)
+
+    async def _look(self) -> None:
+        """End the process for the supervisor when an engine has failed, after those who wait were told."""
+        while self._service.poisoned is None:
+            await asyncio.sleep(_LOOK_S)
+        log.error("an engine has failed; the process ends, to be started again: %s", self._service.poisoned)
+        self.code = POISONED
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _POISON_S
+        await asyncio.sleep(_LOOK_S)
+        while self._service.busy and loop.time() < end:
+            await asyncio.sleep(_LOOK_S)
+        self._service.stop()
+        self._cut()
+        self._hurry(self._drain_s)
+        self.should_exit = True
+
+    def _hurry(self, more_s: float = 0.0) -> None:
+        """See that the process ends, whatever hangs: a thread that is stuck in a device must not keep it."""
+        if self._deadline is None:
+            code = self.code if self.error is None else 1
+            self._deadline = threading.Timer(more_s + 2 * _GRACE_S + 1, os._exit, (code,))
+            self._deadline.daemon = True
+            self._deadline.start()
+
+    def over(self) -> None:
+        """Everything has ended."""
+        if self._deadline is not None:
+            self._deadline.cancel()

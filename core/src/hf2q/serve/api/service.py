@@ -1,133 +1,234 @@
-"""`Service`: what the routes stand on. One model, from before it is loaded until the server has stopped."""
+"""`Service`: what the routes stand on. The models of a server, from before they are loaded until it has stopped."""
 
 from __future__ import annotations
 
 import enum
 import logging
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
-from hf2q.errors import RequestError, listing
+from hf2q.errors import Hf2qError, listing
+from hf2q.serve.api.accounts import note_model
 from hf2q.serve.api.errors import HttpRefusal
+from hf2q.serve.api.lease import Lease
+from hf2q.serve.api.model_rows import row_of
+from hf2q.serve.api.pool import Member, NoRoom, Pool, State, wait_for
 from hf2q.serve.api.schema import Health, ModelRow, Ready
-from hf2q.serve.chat import Chat
-from hf2q.serve.engine import Engine
-from hf2q.serve.sampling import SamplingParams
+from hf2q.serve.api.watching import Watchers
+
+if TYPE_CHECKING:
+    from hf2q.serve.engine import Engine
 
 log = logging.getLogger(__name__)
 
-SAMPLING_KEYS = {
-    "general.sampling.temp": "temperature",
-    "general.sampling.top_k": "top_k",
-    "general.sampling.top_p": "top_p",
-    "general.sampling.min_p": "min_p",
-    "general.sampling.penalty_repeat": "repetition_penalty",
-}
-"""Where a model file says how its makers sample. Source: llama.cpp gguf-py/gguf/constants.py, `Keys.General`."""
-
-
-STANDARD: dict[str, Any] = {"temperature": 1.0}
-"""How a request is sampled where neither it nor the model file says: OpenAI's default, and no limits."""
+_LOOK_S = 0.5
+_AGAIN = {"retry-after": "1"}
+_NEVER = {"x-should-retry": "false"}  # nothing comes of asking a dead engine again
 
 
 class Phase(enum.Enum):
     """Where a service is in its life; the value says so to people."""
 
     LOADING = "the model is loading"
-    WARMING = "the model is warming up"
     READY = "ready"
     FAILED = "the engine has failed; restart the server"
     STOPPING = "the server is shutting down"
 
 
 class Service:
-    """The model that a server serves. Made before the model is loaded, so that health can be asked from the start.
+    """The models that a server serves. Made before any is loaded, so that health can be asked from the start.
 
-    model_id  the name under which requests ask for it
+    pool        the models;  watchers  who hears of what their engines do
+    on_demand   load a model when a request asks for it, and take others out of memory for it
+    supervised  whether a parent starts the process again when it dies
+    stop_soon   set by what runs the server: begins the orderly end, as SIGTERM does; None where nothing can
     """
 
-    def __init__(self, model_id: str) -> None:
-        self.model_id = model_id
+    def __init__(
+        self, pool: Pool, *, watchers: Watchers | None = None, on_demand: bool = False, supervised: bool = False
+    ) -> None:
+        self.pool = pool
+        self.watchers = Watchers() if watchers is None else watchers
+        self.on_demand = on_demand
+        self.supervised = supervised
         self.created = int(time.time())
+        self.stop_soon: Callable[[], None] | None = None
         self._started = time.monotonic()
-        self._engine: Engine | None = None
-        self._chat: Chat | None = None
         self._stopping = False
-        self.defaults = dict(STANDARD)
+        self._cut = False
+        self._warm = on_demand and not any(member.file.initial for member in pool.members)
 
-    def open(self, engine: Engine, chat: Chat) -> None:
-        """The model is there: serve it."""
-        self.defaults |= model_defaults(engine.model.metadata)
-        self._engine, self._chat = engine, chat
+    # ------------------------------------------------------------------------------------------------------- its life
+
+    def start(self) -> list[Future[None]]:
+        """Begin to load the models that are there from the start, one after the other."""
+        return self.pool.start()
 
     def stop(self) -> None:
         """Take no new requests; those that run go on."""
         self._stopping = True
 
+    def cut(self) -> None:
+        """End what still runs; each of those who wait is told."""
+        self.stop()
+        self._cut = True
+        self.pool.cancel()
+
+    def give_up_waiting(self) -> None:
+        """No model that was to be there from the start could be loaded, but others can be asked for."""
+        self._warm = True
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
+
+    @property
+    def poisoned(self) -> Hf2qError | None:
+        """What broke an engine that is in memory: its models answer no more, until a new process loads them."""
+        return next((member.failure for member in self.pool.loaded if member.failure is not None), None)
+
     @property
     def phase(self) -> Phase:
-        """Where the service is now."""
+        """Where the service is now. It is ready from the first model on that has warmed up, while no engine fails."""
         if self._stopping:
             return Phase.STOPPING
-        if self._engine is None:
-            return Phase.LOADING
-        if self._engine.failure is not None:
+        if self.poisoned is not None:
             return Phase.FAILED
-        return Phase.READY if self._engine.ready else Phase.WARMING
+        self._warm = self._warm or bool(self.pool.loaded)
+        return Phase.READY if self._warm else Phase.LOADING
 
-    def require(self, model: str | None = None) -> tuple[Engine, Chat]:
-        """Engine and chat, for a request that names `model`.
+    @property
+    def busy(self) -> int:
+        """Requests that hold a model."""
+        return sum(member.leases for member in self.pool.members)
 
-        Errors: HttpRefusal 503 while there is nothing to serve, 404 for another model.
-        """
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a place in an engine."""
+        return sum(engine.waiting for engine in self.engines().values())
+
+    def engines(self) -> dict[str, Engine]:
+        """The engines of all models in memory that have one, by model id."""
+        found = ((member.file.id, member.loaded) for member in self.pool.loaded)
+        return {id: loaded.engine for id, loaded in found if loaded is not None and loaded.engine is not None}
+
+    # -------------------------------------------------------------------------------------------------- for a request
+
+    def check(self) -> None:
+        """For a request whose model is not known yet. Errors: HttpRefusal 503 when no request is taken now."""
         phase = self.phase
-        if phase is not Phase.READY or self._engine is None or self._chat is None:
-            # nothing comes of asking a dead engine again
-            again = {"x-should-retry": "false"} if phase is Phase.FAILED else {"retry-after": "1"}
-            raise HttpRefusal(phase.value, status=503, code="not_ready", headers=again)
-        if model is not None and model != self.model_id:
+        if phase is Phase.STOPPING or phase is Phase.LOADING:
+            raise HttpRefusal(phase.value, status=503, code="not_ready", headers=_AGAIN)
+        if phase is Phase.FAILED and all(m.failure is not None for m in self.pool.loaded) and not self.on_demand:
+            raise HttpRefusal(phase.value, status=503, code="not_ready", headers=_NEVER)
+
+    def lease(self, model: str) -> Lease:
+        """The model that a request names by its id or an alias, which must be in memory.
+
+        Errors: HttpRefusal 404 for a name that is not served here, 503 for a model that is not ready, 400 for one that
+        is not loaded.
+        """
+        self.check()
+        member = self.member(model)
+        lease = None if member.failure is not None else self.pool.lease(member)
+        if lease is None:
+            raise self._not_ready(member)
+        note_model(lease.model_id)
+        return lease
+
+    async def leased(self, model: str, wait_s: float = 300.0) -> Lease:
+        """As `lease`; where models are loaded on demand, wait at most `wait_s` seconds until this one is.
+
+        The load goes on when the one who waits goes away. Errors: as `lease`; HttpRefusal 503 when the time is over,
+        when the model cannot be loaded, or when there is no room for it.
+        """
+        self.check()
+        member = self.member(model)
+        end = time.monotonic() + wait_s
+        while self.on_demand and member.loaded is None and member.state is not State.FAILED:
+            job = self.pool.load(member, evict=True)
+            done = await wait_for(job, max(0.0, min(_LOOK_S, end - time.monotonic())))
+            if self._cut or (not done and time.monotonic() >= end):
+                break
+            if not done:
+                continue
+            if isinstance(error := job.exception(), NoRoom):
+                raise HttpRefusal(error.message, status=503, code="no_room", headers=_AGAIN)
+            if error is not None:
+                break
+        return self.lease(model)
+
+    def member(self, model: str) -> Member:
+        """The model of that id or alias. Errors: HttpRefusal 404."""
+        found = self.pool.find(model)
+        if found is None:
             raise self.unknown(model)
-        return self._engine, self._chat
+        return found
 
     def unknown(self, model: str) -> HttpRefusal:
         """The refusal for a model that is not served here."""
+        ids = [member.file.id for member in self.pool.members]
+        has = repr(ids[0]) if len(ids) == 1 else listing(ids)
         return HttpRefusal(
-            f"the model {model[:200]!r} is not served here; this server has {self.model_id!r}",
+            f"the model {model[:200]!r} is not served here; this server has {has}",
             status=404,
             param="model",
             code="model_not_found",
         )
 
-    def sampling(self, asked: Mapping[str, Any]) -> SamplingParams:
-        """How to sample: what the request says, else what the model file says, else temperature 1 and no limits."""
-        return SamplingParams(**{**self.defaults, **asked})
-
-    def row(self) -> ModelRow:
-        """The model as ``/v1/models`` shows it."""
-        if self._engine is None:
-            return ModelRow(id=self.model_id, created=self.created, loaded=False)
-        model = self._engine.model
-        return ModelRow(
-            id=self.model_id,
-            created=self.created,
-            loaded=True,
-            arch=model.arch,
-            backend=model.backend,
-            context_length=model.context_length,
+    def _not_ready(self, member: Member) -> HttpRefusal:
+        if member.failure is not None:
+            return HttpRefusal(Phase.FAILED.value, status=503, code="not_ready", headers=_NEVER)
+        if member.state is State.FAILED:
+            return HttpRefusal(
+                f"the model {member.file.id!r} cannot be loaded: {told(member)}",
+                status=503,
+                hint="POST /hf2q/v1/models/activate tries again",
+                code="model_load_failed",
+                headers=_NEVER,
+            )
+        if member.state is State.LOADING or member.job is not None:
+            return HttpRefusal(Phase.LOADING.value, status=503, code="not_ready", headers=_AGAIN)
+        return HttpRefusal(
+            f"the model {member.file.id!r} is not loaded",
+            status=400,
+            hint="POST /hf2q/v1/models/activate loads it",
+            param="model",
+            code="model_not_loaded",
         )
+
+    # ---------------------------------------------------------------------------------------------------- what is told
+
+    def rows(self) -> tuple[ModelRow, ...]:
+        """The models as ``/v1/models`` shows them."""
+        return tuple(self.row(member) for member in self.pool.members)
+
+    def row(self, member: Member) -> ModelRow:
+        """One of them."""
+        loaded = member.loaded
+        if loaded is None:
+            return ModelRow(id=member.file.id, created=self.created, loaded=False)
+        return row_of(member.file.id, self.created, loaded.model)
 
     def health(self) -> Health:
-        """The answer of ``/health``."""
-        model = None if self._engine is None else self._engine.model
+        """The answer of ``/health``; the model is the one that was used last."""
+        latest = max(self.pool.loaded, key=lambda member: member.used, default=None)
+        model = None if latest is None or latest.loaded is None else latest.loaded.model
         return Health(
             status="ok",
-            model=None if model is None else self.model_id,
+            model=None if latest is None or model is None else latest.file.id,
             backend=None if model is None else model.backend,
             context_length=None if model is None else model.context_length,
-            uptime_seconds=round(time.monotonic() - self._started, 3),
+            uptime_seconds=self.uptime,
         )
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the service was made."""
+        return round(time.monotonic() - self._started, 3)
 
     def readiness(self) -> Ready:
         """The answer of ``/readyz``."""
@@ -135,27 +236,9 @@ class Service:
         return Ready(ready=phase is Phase.READY, detail=phase.value)
 
 
-def served_name(path: Path) -> str:
-    """The name under which a model file is served: valid text, whatever the file is called."""
-    name = path.name.removesuffix(".gguf") or path.name
-    return name.encode("utf-8", "replace").decode("utf-8")
-
-
-def model_defaults(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling fields that a model file sets. What cannot be honoured is left out, with a warning."""
-    found: dict[str, Any] = {}
-    others = [key for key in metadata if key.startswith("general.sampling.") and key not in SAMPLING_KEYS]
-    if others:
-        log.warning("the model file recommends sampling that is not available: %s", listing(others))
-    for key, name in SAMPLING_KEYS.items():
-        value = metadata.get(key)
-        if value is None:
-            continue
-        field: dict[str, Any] = {name: value}
-        try:
-            SamplingParams(**field)
-        except RequestError as error:
-            log.warning("the model file's %s is left out: %s", key, error)
-            continue
-        found |= field
-    return found
+def told(member: Member) -> str:
+    """Why a model could not be loaded, for clients: without the place of its file."""
+    error = member.error
+    if not isinstance(error, Hf2qError):
+        return "this is a bug, and the server's log says more"
+    return error.message.replace(str(member.file.path), member.file.id)

@@ -1,36 +1,29 @@
-"""`Chat`: how one model is talked to. Messages in, prompt out.
-
-Templates differ in what they take as content: text, a list of parts, or both. Which of them this one takes is found
-by rendering a probe, so that no message is dropped or printed as a Python list.
-"""
+"""`Chat`: how one model is talked to. A dialogue in, a prompt and a reader of the answer out."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from hf2q.errors import LoadError, RequestError, listing
+from hf2q.errors import RequestError, listing
+from hf2q.serve.chat.calls import CallRules
+from hf2q.serve.chat.constraints import Constraints, Form
+from hf2q.serve.chat.effort import with_effort
+from hf2q.serve.chat.messages import Message
+from hf2q.serve.chat.query import ChatQuery
+from hf2q.serve.chat.question import Question
 from hf2q.serve.chat.reasoning import ReasoningSplitter
+from hf2q.serve.chat.syntax import ToolSchema, ToolSyntax
 from hf2q.serve.chat.template import ChatTemplate
-from hf2q.types import ChatFormat, Record
+from hf2q.serve.chat.template_probe import TemplateProbe
+from hf2q.serve.chat.tooling import callable_now, check_tools, shown
+from hf2q.serve.chat.turns import tool_form, turns
+from hf2q.types import ChatFormat, Record, resolve
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from hf2q.formats.tokenizer import Tokenizer
 
-_PROBE = "hf2q-probe-8d1f"
 _BOOLEAN = frozenset({"enable_thinking", "thinking", "preserve_thinking"})
-
-
-class Message(Record, frozen=True, kw_only=True):
-    """One turn of a conversation. `content` is text or a tuple of pieces of text; `reasoning` what led to it.
-
-    `images` is how many images come before the text; the template writes a place for each.
-    """
-
-    role: str
-    content: str | tuple[str, ...]
-    reasoning: str | None = None
-    images: int = 0
 
 
 class Prompt(Record, frozen=True, kw_only=True):
@@ -44,15 +37,30 @@ class Chat:
     """The conversation side of one model.
 
     Parameters: `template` as found in the model file, or None when it has none; `format` the family's reasoning
-    markers.
+    markers and its syntax of calls; `tokenizer`, `end_ids` and `n_vocab` of the model, without which answers cannot be
+    held to a form.
 
     Errors: LoadError when the template never shows what a user says.
     """
 
-    def __init__(self, template: ChatTemplate | None, format: ChatFormat | None = None) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate | None,
+        format: ChatFormat | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        end_ids: Collection[int] = (),
+        n_vocab: int = 0,
+    ) -> None:
         self.template = template
         self.markers = format.reasoning if format is not None else None
-        self._text, self._parts = (True, False) if template is None else _probe(template)
+        self.syntax: ToolSyntax | None = resolve(format.tools)() if format is not None and format.tools else None
+        self._tokenizer = tokenizer
+        self._constraints: Constraints | None = None
+        if tokenizer is not None:
+            visible = (*(self.markers or ()), *(self.syntax.marks if self.syntax is not None else ()))
+            self._constraints = Constraints(tokenizer, end_ids=end_ids, n_vocab=n_vocab, visible=visible)
+        self._takes = None if template is None else TemplateProbe(template)
 
     def prompt(self, messages: Sequence[Message], options: Mapping[str, Any] | None = None) -> Prompt:
         """Render `messages` and the opening of the assistant's turn.
@@ -62,45 +70,88 @@ class Chat:
         Errors: RequestError when the model has no template, the template refuses the messages, or it does not know an
         option.
         """
-        if self.template is None:
-            raise RequestError(
-                "the model file has no chat template, so messages cannot be turned into a prompt",
-                hint="give one with --chat-template-file, or use a file converted from an instruction-tuned checkpoint",
-                param="messages",
-                code="no_chat_template",
+        return self._prompt(ChatQuery(messages=tuple(messages), options=options or {}))
+
+    def prepare(self, query: ChatQuery) -> Question:
+        """A question ready for the engine. Errors: RequestError naming what the model or its template cannot do."""
+        prompt = self._prompt(query)
+        tools = callable_now(query, shown(query))
+        form = self._form(query, prompt.reasoning, tools)
+        rules = None
+        marks: tuple[str, ...] = self.markers or ()
+        if tools and self.syntax is not None:
+            marks += self.syntax.marks
+            rules = CallRules(
+                tools=tools,
+                marks=tuple(sorted({*marks, *self.syntax.foreign}, key=len, reverse=True)),
+                required=query.choice.mode == "required",
+                parallel=query.parallel,
+                certain=form is not None,
             )
-        options = dict(options or {})
-        self._check(options, self.template.variables)
-        text = self.template.render([self._form(message) for message in messages], **options)
-        inside = self.markers is not None and text.rstrip().endswith(self.markers[0].rstrip())
-        return Prompt(text=text, reasoning=inside)
+        return Question(
+            prompt.text,
+            skip_special=not self._are_control(marks),
+            markers=self.markers,
+            inside=prompt.reasoning,
+            syntax=self.syntax,
+            rules=rules,
+            form=form,
+        )
 
     def splitter(self, prompt: Prompt) -> ReasoningSplitter:
         """A splitter for the answer to `prompt`."""
         return ReasoningSplitter(self.markers, inside=prompt.reasoning)
+
+    def warm_up(self) -> None:
+        """Prepare for answers that are held to a form: the first such question would wait for it. Errors: LoadError."""
+        if self._constraints is not None:
+            self._constraints.warm()
 
     def close(self) -> None:
         """Release the template's process."""
         if self.template is not None:
             self.template.close()
 
-    def _form(self, message: Message) -> dict[str, Any]:
-        """The message as the template takes it."""
-        content: Any = message.content
-        if message.images:
-            texts = (content,) if isinstance(content, str) else content
-            content = [{"type": "image"}] * message.images + [{"type": "text", "text": text} for text in texts]
-        elif isinstance(content, str):
-            if not self._text:
-                content = [{"type": "text", "text": content}]
-        elif self._parts:
-            content = [{"type": "text", "text": text} for text in content]
-        else:
-            content = "\n".join(content)  # as llama.cpp and vLLM join them
-        form: dict[str, Any] = {"role": message.role, "content": content}
-        if message.reasoning is not None:
-            form["reasoning_content"] = message.reasoning
-        return form
+    def _prompt(self, query: ChatQuery) -> Prompt:
+        if self.template is None or self._takes is None:
+            raise RequestError(
+                "the model file has no chat template, so messages cannot be turned into a prompt",
+                hint="give one with --chat-template-file, or use a file converted from an instruction-tuned checkpoint",
+                param="messages",
+                code="no_chat_template",
+            )
+        variables = self.template.variables
+        self._check(query.options, variables)
+        options = with_effort(query.effort, query.options, self._takes, reasons=self.markers is not None)
+        tools = shown(query)
+        check_tools(tools, self.syntax, self._takes)
+        if tools:
+            options["tools"] = [tool_form(tool) for tool in tools]
+        text = self.template.render(turns(query.messages, self._takes), **options)
+        inside = self.markers is not None and text.rstrip().endswith(self.markers[0].rstrip())
+        return Prompt(text=text, reasoning=inside)
+
+    def _form(self, query: ChatQuery, inside: bool, tools: Sequence[ToolSchema]) -> Form | None:
+        """What holds answers to the form that the query asks for. Errors: RequestError for what cannot be enforced."""
+        if self._constraints is not None:
+            return self._constraints.form(query, markers=self.markers, inside=inside, syntax=self.syntax, tools=tools)
+        for name, wanted in (
+            ("response_format", query.format is not None),
+            ("tool_choice", query.choice.mode == "required"),
+            ("thinking_token_budget", query.thinking_budget is not None),
+        ):
+            if wanted:
+                raise RequestError(
+                    f"{name} cannot be honoured by a chat that was made without the model's tokenizer", param=name
+                )
+        return None
+
+    def _are_control(self, marks: Sequence[str]) -> bool:
+        """Whether one of the marks is a control token, which has to be seen to be understood."""
+        if self._tokenizer is None:
+            return bool(marks)
+        special = self._tokenizer.special_ids
+        return any(token in special for mark in marks for token in self._tokenizer.encode(mark, add_bos=False))
 
     def _check(self, options: Mapping[str, Any], known: frozenset[str]) -> None:
         for name, value in options.items():
@@ -113,28 +164,3 @@ class Chat:
                 )
             if name in _BOOLEAN and not isinstance(value, bool):
                 raise RequestError(f"{name} is {value!r:.60}, expected true or false", param=param)
-
-
-def _probe(template: ChatTemplate) -> tuple[bool, bool]:
-    """Whether the template takes content as text, and whether it takes a list of parts."""
-    text = _shows(template, _PROBE)
-    parts = _shows(template, [{"type": "text", "text": _PROBE}])
-    if not text and not parts:
-        if text is False:
-            raise LoadError(
-                "the chat template renders a user's message without its text",
-                hint="give another one with --chat-template-file",
-            )
-        # it wants more than one user's message (a system message, say): take the form that every template knows
-        return True, False
-    return bool(text), bool(parts)
-
-
-def _shows(template: ChatTemplate, content: Any) -> bool | None:
-    """Whether a message's text comes out as it went in; None when the template raises."""
-    try:
-        text = template.render([{"role": "user", "content": content}])
-    except RequestError as error:
-        log.debug("the chat template refuses a probe: %s", error.message)
-        return None
-    return _PROBE in text and "'text'" not in text

@@ -17,7 +17,7 @@ def open_chat(model: Model, template_file: Path | None = None) -> Chat:
     """
     source = model.chat_template if template_file is None else _read(template_file)
     template = None if source is None else ChatTemplate(source, tokens=_tokens(model))
-    return Chat(template, model.chat_format)
+    return Chat(template, model.chat_format, tokenizer=model.tokenizer, end_ids=model.end_ids, n_vocab=model.n_vocab)
 
 
 def _tokens(model: Model) -> dict[str, str]:

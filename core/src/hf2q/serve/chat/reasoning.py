@@ -87,7 +87,7 @@ class ReasoningSplitter:
             self._take(len(self._close))
             self._state = _State.AFTER
             return text
-        clear = len(self._held) - _overlap(self._held, self._close)
+        clear = len(self._held) - overlap(self._held, self._close)
         return self._take(len(self._held[:clear].rstrip()))
 
     def _take(self, count: int) -> str:
@@ -95,7 +95,7 @@ class ReasoningSplitter:
         return taken
 
 
-def _overlap(text: str, marker: str) -> int:
+def overlap(text: str, marker: str) -> int:
     """The length of the longest end of `text` with which `marker` begins."""
     for size in range(min(len(text), len(marker) - 1), 0, -1):
         if text.endswith(marker[:size]):
