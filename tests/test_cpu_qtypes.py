@@ -137,6 +137,23 @@ def test_experts_and_mixed_types(plugins, team):
         assert_int8(result, x, w)
 
 
+@pytest.mark.parametrize("count", [32, 40, 530])
+@pytest.mark.parametrize("qtype", ["F16", "BF16"])
+def test_many_rows_of_floats_in_tiles(plugins, team, qtype, count):
+    """Split in two, numbers lose no more than the last bits of sixteen; beside a matrix of blocks too."""
+    if not multiplies_tiles():
+        pytest.skip(f"this machine takes {isa()}")
+    codec, rng = plugins.codec(qtype), np.random.default_rng(11)
+    weights = codec.decode(codec.encode(rng.standard_normal((50, 320)).astype(np.float32)))
+    matrix = Matrix.load(team, codec, codec.encode(weights), weights.shape)
+    data, blocks = random_blocks(plugins.codec("Q8_0"), 40, 10, 3)
+    other = Matrix.load(team, plugins.codec("Q8_0"), data, blocks.shape)
+    x = rng.standard_normal((count, 320)).astype(np.float32)
+    for found in (Linear(team).matmul(x, matrix)[0], Linear(team).matmul(x, other, matrix)[1]):
+        wanted = x.astype(np.float64) @ weights.astype(np.float64).T
+        assert np.abs(found - wanted).max() <= 2e-5 * np.abs(wanted).max()
+
+
 def test_a_nan_among_activations_shows(plugins, team):
     data, weights = random_blocks(plugins.codec("Q8_0"), 16, 2, 9)
     matrix = Matrix.load(team, plugins.codec("Q8_0"), data, weights.shape)
@@ -155,7 +172,7 @@ def test_the_other_ways_of_this_machine(way):
     if way in ways and ways.index(way) <= ways.index(isa()):
         pytest.skip(f"this machine takes {isa()}")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-    command += ["-k", "test_many_rows and False and not Q6_K or nan or IQ4_NL and decodes"]
+    command += ["-k", "test_many_rows and False and not Q6_K or nan or IQ4_NL and decodes or floats_in_tiles"]
     done = subprocess.run(command, env=os.environ | {"HF2Q_CPU_ISA": way}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -23,7 +23,7 @@ from hf2q.backends.cpu.native import entry
 from hf2q.backends.cpu.route import route
 from hf2q.backends.cpu.team import Team, Work
 from hf2q.backends.cpu.teamwork import ARRAYS
-from hf2q.backends.cpu.tiled import TILED_ROWS, to_bfloat16
+from hf2q.backends.cpu.tiled import SPLIT, TILED_ROWS, to_bfloat16, to_bfloat16_pairs
 from hf2q.backends.cpu.units import UNIT_BYTES, UNITS_EACH, Job, Units, halved
 from hf2q.simd import LANES
 
@@ -59,6 +59,7 @@ class Linear:
         self._room = 0
         self.generation = 0
         self._to_codes, self._to_tiles = entry(quantize), entry(to_bfloat16)
+        self._to_tile_pairs = entry(to_bfloat16_pairs)
         self._ready: dict[tuple[Shape, tuple[Matrix, ...]], Job] = {}
         self._lookups: dict[tuple[int, Matrix], tuple[Job, Index]] = {}
         self._nothing = np.empty((0, 1), np.float32)
@@ -180,11 +181,11 @@ class Linear:
         self.reserve(count, columns)
         results = [(*lead, m.rows) for m in matrices]
         job = Job((count, columns), self._identity[:count], matrices, results)
-        tiled = self._tiled(count)
+        tiled = self._tiled(count) and columns % 32 == 0
         units: list[Units] = []
         for matrix, segment in zip(matrices, job.segments, strict=True):
             one, many, most = self._leaves(matrix)
-            if tiled and matrix.quantized:
+            if tiled and (matrix.quantized or matrix.qtype in SPLIT):
                 name, rows_each, pieces = "tiled_rows", min(count, TILED_ROWS), [(0, matrix.groups, 2)]
             elif count <= FEW[-1]:
                 name = one if count == 1 else self._few(matrix, count) or many
@@ -205,13 +206,14 @@ class Linear:
 
     def _quantize(self, words: Index, matrices: tuple[Matrix, ...], *, tiled: bool = False) -> None:
         """Let a job prepare its activations, if a matrix wants that."""
-        if self.exact or not any(m.quantized for m in matrices):
+        split = tiled and any(m.qtype in SPLIT for m in matrices)
+        if self.exact or not (split or any(m.quantized for m in matrices)):
             return
         count, columns = int(words[w.COUNT]), int(words[w.COLUMNS])
         slices = 4 * self.team.threads
         if tiled:
-            words[w.PREPARE], words[w.SLICES] = self._to_tiles, min(slices, count)
-            words[w.TILES] = address(self._tiles)
+            words[w.PREPARE] = self._to_tile_pairs if split else self._to_tiles
+            words[w.SLICES], words[w.TILES] = min(slices, count), address(self._tiles)
         else:
             words[w.PREPARE], words[w.SLICES] = self._to_codes, max(1, min(slices, count * columns // 4096))
             words[w.RECORDS] = address(self._records)
@@ -235,7 +237,7 @@ class Linear:
             self._ready.clear()
         if self.exact:
             return
-        need = (rows + TILED_ROWS) * (2 * columns + 64)  # tiles are read whole, beyond the last row too
+        need = 2 * (rows + TILED_ROWS) * (2 * columns + 64)  # tiles are read whole, beyond the last row too; and rests
         if self._tiled(rows) and need > len(self._tiles):
             self._tiles = aligned(need)
             self._room = 0

@@ -17,7 +17,7 @@ from hf2q.backends.cpu.isa import multiplies_tiles
 from hf2q.backends.cpu.memory import address
 from hf2q.backends.cpu.native import entry
 from hf2q.backends.cpu.team import Team
-from hf2q.backends.cpu.tiled import tiled_kernels
+from hf2q.backends.cpu.tiled import tiled_float_kernels, tiled_kernels
 from hf2q.errors import LoadError
 from hf2q.formats.finite import E8M0_SCALES, HALF_SCALES
 
@@ -38,7 +38,7 @@ QTYPES = (*BLOCKS, *READERS)
 def leaves(qtype: str) -> dict[str, Any]:
     """The kernels of a qtype by name; each is compiled, or loaded from disk, when `entry_of` first wants it."""
     if qtype in READERS:
-        return dict(float_kernels(qtype))
+        return {**float_kernels(qtype), **(tiled_float_kernels(qtype) if multiplies_tiles() else {})}
     block = BLOCKS[qtype]
     return {**kernels(block), **exact_kernels(block), **(tiled_kernels(block) if multiplies_tiles() else {})}
 
