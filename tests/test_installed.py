@@ -1,4 +1,9 @@
-"""The contract suites over every plugin that is installed here, as `hf2q plugins check` runs them."""
+"""The contract suites over the plugins that are installed here, as `hf2q plugins check` runs them.
+
+Those of this repository's families run in their own tests: here it is checked that they are found.
+"""
+
+from pathlib import Path
 
 import pytest
 
@@ -7,6 +12,13 @@ from hf2q.plugins import Plugins
 from hf2q.testing.checking import suites
 from hf2q.testing.family import FamilyContract
 
+ROOT = Path(__file__).parents[1]
+OWN_TESTS = {
+    path.parts[-3].replace("_", "-")
+    for pattern in ("hf2q_*/tests/test_*_contract.py", "plugins/*/tests/test_*_contract.py")
+    for path in ROOT.glob(pattern)
+}
+"""Distributions whose tests run their suites."""
 FIRST_PARTY = {*known.ARCHS.values(), *known.CODECS.values()}
 LOADED = [info for info in Plugins.load().infos if info.status != "disabled"]
 
@@ -39,11 +51,16 @@ def test_the_table_of_known_names_is_complete():
             assert not unknown, f"hf2q.known lacks the checkpoint classes {unknown}"
 
 
+@pytest.mark.parametrize("distribution", sorted(OWN_TESTS))
+def test_suites_are_found(distribution):
+    assert suites(distribution)
+
+
 def collected():
     """A test class for each suite, named after the plugin."""
     for info in LOADED:
         name = "builtin" if info.name == "builtin" else info.distribution
-        if info.status == "loaded":
+        if info.status == "loaded" and name not in OWN_TESTS:
             for suite, cls in suites(name).items():
                 # a family without a tiny configuration is checked by its own tests, where its data is
                 if not (issubclass(cls, FamilyContract) and cls.config is None):
