@@ -321,11 +321,13 @@ class ArchEntry(Record, frozen=True, kw_only=True):
                    `hf2q.convert.sidefiles`
     first_keys     GGUF keys that the converter writes right after ``general.architecture``, wherever they come from
 
-    Facts for the Hub preflight, smoke runs and quality gates, which this version does not have: nothing reads them yet.
+    Facts for smoke runs and quality gates:
 
-    has_mtp, has_vision   what published checkpoints of the family contain
-    smoke_prompts, thresholds, hf_repos
+    smoke_prompts  what `hf2q smoke` lets a model continue, and what a new manifest of `hf2q parity` begins with
+    thresholds     what `hf2q quality` judges by
+    hf_repos       published checkpoints, that for smoke runs first
     disk_floor_gb  free disk that converting a published checkpoint needs, in GB
+    has_mtp, has_vision   what published checkpoints of the family contain; nothing reads it yet
     """
 
     arch: str

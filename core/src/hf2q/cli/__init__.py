@@ -7,6 +7,7 @@ exit code. Heavy modules are imported inside the function. Flags have no ``--no-
     0    done                       3    usage or input error
     1    failure, or a bug          130  interrupted (129, 143: convert, by SIGHUP or SIGTERM)
     2    quality threshold missed   141  the reader of stdout went away
+    4-8  smoke: see `hf2q smoke --help`, for 2 and 3 too
 
 This module imports next to nothing, so that ``--version`` answers at once.
 """

@@ -27,7 +27,12 @@ def command(
     ] = None,
     *,
     quant: Annotated[
-        str, Parameter(help="What to convert to: auto, f32, f16, bf16, q8_0, q4_k_m, … (`hf2q plugins` lists them).")
+        str,
+        Parameter(
+            help="What to convert to: auto, f32, f16, bf16, q8_0, q4_k_m, … (`hf2q plugins` lists them); or "
+            "auto-bpw=4.5, so many bits for each weight, or auto-size=12GiB, so large a file, with the types for which "
+            "the tensors lose least by measurement."
+        ),
     ],
     format: Annotated[
         str,
@@ -62,6 +67,13 @@ def command(
     imatrix_n_ctx: Annotated[
         int | None,
         Parameter(help="Tokens of a chunk of the text (default: 512).", converter=whole_number, validator=POSITIVE),
+    ] = None,
+    auto_corpus: Annotated[
+        str | None,
+        Parameter(
+            help="For auto-bpw and auto-size: weigh what is lost by the predictions over a text file, or a text that "
+            "comes with hf2q; slower, and better for a text like those that the model is for."
+        ),
     ] = None,
     include_weights: Annotated[
         list[str] | None,
@@ -124,7 +136,12 @@ def command(
     threads: Annotated[
         int | None, Parameter(help="Default: HF2Q_THREADS, else the CPUs there are.", converter=whole_number)
     ] = None,
-    dry_run: Annotated[bool, Parameter(help="Show what would be written; read no weights, write nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        Parameter(
+            help="Show what would be written; write nothing, and read no weights unless types are chosen by them."
+        ),
+    ] = False,
     json: Annotated[bool, Parameter(help="Print the result as JSON.")] = False,
     force: Annotated[bool, Parameter(help="Replace an existing output.")] = False,
     no_provenance: Annotated[
@@ -141,10 +158,11 @@ def command(
     The bytes are those of llama.cpp's converter followed by its quantizer, whatever the machine and the number of
     threads. The file appears under its name only when it is complete; of several files, all at the end.
     """
-    from hf2q.cli import convert_importance
+    from hf2q.cli import convert_auto, convert_importance
     from hf2q.cli.converted import show
     from hf2q.cli.progress import progress_bar
     from hf2q.convert import convert
+    from hf2q.convert.projector import names_projector
     from hf2q.errors import UsageError
     from hf2q.policy import parse_qtype, parse_tensor_type, read_tensor_types
     from hf2q.types import PolicyOptions
@@ -155,6 +173,26 @@ def command(
         )
     convert_importance.check(
         imatrix=imatrix, corpus=imatrix_corpus, out=imatrix_out, n_ctx=imatrix_n_ctx, dry_run=dry_run
+    )
+    budget = convert_auto.asked(
+        quant,
+        format=format,
+        corpus=auto_corpus,
+        dry_run=dry_run,
+        refused={
+            "--pure": pure,
+            "--output-tensor-type": output_tensor_type is not None,
+            "--token-embedding-type": token_embedding_type is not None,
+            "--tensor-type": bool(tensor_type),
+            "--tensor-type-file": tensor_type_file is not None,
+            "--leave-output-tensor": leave_output_tensor,
+            "--mmproj with an output that is a projector alone": mmproj and names_projector(Path(output or "")),
+        },
+        split={
+            "--keep-split": keep_split,
+            "--split-max-size": split_max_size is not None,
+            "--split-max-tensors": split_max_tensors is not None,
+        },
     )
     pairs = [parse_tensor_type(text) for text in tensor_type or ()]
     if tensor_type_file is not None:
@@ -167,11 +205,13 @@ def command(
         leave_output_tensor=leave_output_tensor,
     )
     shown = not json and sys.stderr.isatty()
+    if budget is not None and not dry_run:
+        convert_auto.check_outputs(output, force=force)
     if imatrix_corpus is not None:
         with _cleaning_up():
             computed = convert_importance.computed(
                 source,
-                quant,
+                quant if budget is None else "q8_0",
                 output,
                 imatrix_corpus,
                 repo=repo,
@@ -184,6 +224,31 @@ def command(
                 shown=shown,
             )
         imatrix = str(computed)
+    found = types = None
+    if budget is not None:
+        with _cleaning_up():
+            found = convert_auto.searched(
+                source,
+                budget,
+                output,
+                corpus=auto_corpus,
+                repo=repo,
+                revision=revision,
+                via=via,
+                mtp=not no_mtp,
+                pre=pre,
+                imatrix=imatrix,
+                include_weights=include_weights or (),
+                exclude_weights=exclude_weights or (),
+                allow_requantize=allow_requantize,
+                threads=threads,
+                shown=shown,
+            )
+        quant, output = found.recipe, convert_auto.output_of(found, output)
+        options = PolicyOptions(tensor_types=found.pairs)
+        if not dry_run:
+            types = convert_auto.types_path(output)
+            convert_auto.check_outputs(output, force=force)
     with _cleaning_up(), progress_bar(shown=shown) as (progress, downloading):
         summary = convert(
             source,
@@ -214,7 +279,9 @@ def command(
             progress=progress,
             downloading=downloading,
         )
-    show(summary, json=json, importance=imatrix is not None)
+    if found is not None and types is not None:
+        convert_auto.keep(found, types)
+    show(summary, json=json, importance=imatrix is not None, search=found, types=types)
 
 
 @contextmanager

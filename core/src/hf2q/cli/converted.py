@@ -5,17 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf2q.cli import convert_auto
 from hf2q.cli.output import print_json, print_table, size
 
 if TYPE_CHECKING:
     from hf2q.convert import Summary
+    from hf2q.quality.allocate.search import Found
 
 
-def show(summary: Summary, *, json: bool, importance: bool) -> None:
-    """Print it; `importance` says that there was an importance matrix."""
+def show(
+    summary: Summary, *, json: bool, importance: bool, search: Found | None = None, types: Path | None = None
+) -> None:
+    """Print it; `importance` says that there was an importance matrix, `search` how types were chosen, when they were,
+    and `types` where they are kept.
+    """
     if json:
-        print_json(_as_json(summary))
+        told = _as_json(summary)
+        print_json(told if search is None else told | {"search": convert_auto.as_json(search, types)})
         return
+    if search is not None:
+        convert_auto.show(search, types)
     _print(summary, importance=importance)
     if summary.projector is not None:
         print("\nprojector")

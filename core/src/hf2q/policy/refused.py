@@ -129,6 +129,16 @@ def _of_family(wanted: str) -> tuple[str, str] | None:
         return REFUSED["dwq"]
     if family == "imatrix":
         return "importance is an option, not a mix", f"--quant {rest or 'q4_k_m'} --imatrix FILE"
+    if family == "dynamic":
+        return (
+            "mixed types are chosen by measurement now",
+            "--quant auto-bpw=4.5, or auto-size=12GiB for the file's size",
+        )
+    if wanted.partition("=")[0] in ("auto-bpw", "auto-size"):
+        return "types are searched for before a conversion, not by it", (
+            "`hf2q convert --quant auto-bpw=4.5` does both; from Python, hf2q.quality.allocate.search gives a recipe "
+            "and its PolicyOptions.tensor_types"
+        )
     if family == "mixed":
         return "mixes of this kind are gone", "--quant q4_k_m, or --tensor-type PATTERN=TYPE for single tensors"
     return None

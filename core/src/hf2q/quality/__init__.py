@@ -7,7 +7,12 @@
     divergence   how far the predictions of a file are from those of another
     weights      of a file, or of what a checkpoint becomes, a few rows at a time
     similarity   cosines between the weights of two files
+    allocate     types by evidence, within a budget of bytes
     report       all of it about several files, as a page and as a model card
+    gates        the bounds of a family, and whether a file is within them;  pick  which text that is judged by
+    parity       answers that were recorded, in a parity_manifest, and whether they come again
+    smoke        does a family convert, load and answer here: smoke_preflight, then a run, and its smoke_transcript
+    matrix       eight conversions against their peers, as a table
 
 Nothing here prints or knows of HTTP.
 """
