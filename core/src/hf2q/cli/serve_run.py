@@ -77,7 +77,7 @@ def serve(sock: socket.socket, wanted: Serving) -> int:
 
         service = Service(pool, watchers=watchers, on_demand=wanted.on_demand, supervised=wanted.lifeline is not None)
         each = " each" if len(wanted.files) > 1 else ""
-        view.note(f"serving {view.title}, {wanted.options.slots} slots{each}")
+        view.note(f"serving {view.title} with {wanted.options.slots} slots{each}")
         test = None if wanted.checks is None else begin(url(sock), service, wanted.checks)
         code = server.run(
             sock,
