@@ -1,4 +1,4 @@
-# demo · test · check · bench: each sets up .venv by itself from constraints.txt, then does its work.
+# demo · test · check · fuzz · bench: each sets up .venv by itself from constraints.txt, then does its work.
 # Needs Python >= 3.11 with pip and venv; nothing else. PYTHON=... chooses the interpreter that makes .venv.
 
 PYTHON ?= python3
@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 MEMBERS := core hf2q_quant_kquant hf2q_arch_qwen35 hf2q_arch_gemma4 hf2q_arch_deepseek4 $(sort $(dir $(wildcard plugins/*/pyproject.toml)))
 PROJECTS := $(addsuffix pyproject.toml,$(addsuffix /,$(patsubst %/,%,$(MEMBERS))))
 
-.PHONY: demo test check format bench bench-peer setup clean
+.PHONY: demo test fuzz check format bench bench-peer setup clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# the property tests alone, with examples that no run has seen before
+fuzz: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 -m hypothesis --hypothesis-profile=default $(FUZZ)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -92,6 +92,17 @@ def test_python_agrees(pattern, seed):
         assert known.search(answer.text), (pattern, answer.text)
 
 
+@pytest.mark.parametrize("pattern", ["[1-.]", "[b-a]", r"[\n-\t]", r"[\u0062-\x61]", "[^z-a]"])
+def test_a_range_from_high_to_low_is_refused(pattern):
+    with pytest.raises(SchemaError, match="wrong order"):
+        full(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["[a-a]", r"[\t-\n]", r"[\x61-\u0062]", r"[\.-\/]", "[!-~]"])
+def test_a_range_from_low_to_high_compiles(pattern):
+    GRAMMARS.check(full(pattern), keep=False)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="ab\\()[]{}^$|*+?.,-1:<=!&~", max_size=12))
 def test_anything_else_is_refused_and_never_breaks(pattern):

@@ -39,6 +39,8 @@ _WIDE = {
 }
 _DOT = r"[^\n\r\x{2028}\x{2029}]"
 _PLAIN = {"t": r"\t", "n": r"\n", "r": r"\r", "f": r"\x0C", "v": r"\x0B", "0": r"\x00"}
+_CONTROLS = {r"\t": 9, r"\n": 10, r"\r": 13}
+_WRITTEN = re.compile(r"\\x(?:\{([0-9A-Fa-f]+)\}|([0-9A-Fa-f]{2}))")
 _QUANTIFIER = re.compile(r"[*+?]|\{(\d{1,9})(,(\d{0,9}))?\}")
 _PROPERTY = re.compile(r"[pP]\{[A-Za-z_=]{1,40}\}")
 
@@ -177,8 +179,11 @@ class _Reader:
             if self._peek() == "-" and self._text[self._at + 1 : self._at + 2] not in ("]", ""):
                 self._at += 1
                 last = self._member(negated)
-                if not (_single(first) and _single(last)):
+                low, high = _code_point(first), _code_point(last)
+                if low is None or high is None:
                     raise self._error("has a range whose end is a set")
+                if low > high:
+                    raise self._error(f"has a range from {chr(low)!r} to {chr(high)!r}, which are in the wrong order")
                 parts.append(f"{first}-{last}")
             else:
                 parts.append(first)
@@ -236,5 +241,11 @@ def _literal(char: str) -> str:
     return f"\\x{{{ord(char):X}}}" if not (char.isascii() and char.isalnum()) else char
 
 
-def _single(member: str) -> bool:
-    return len(member) == 1 or (member.startswith("\\x") and member.count("\\") == 1) or member in _PLAIN.values()
+def _code_point(member: str) -> int | None:
+    """That of a member of a set as rewritten; None where it is a set by itself."""
+    if len(member) == 1:
+        return ord(member)
+    if member in _CONTROLS:
+        return _CONTROLS[member]
+    written = _WRITTEN.fullmatch(member)
+    return int(written[1] or written[2], 16) if written else None
