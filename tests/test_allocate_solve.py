@@ -51,6 +51,20 @@ def test_with_little_room_the_choice_is_within_its_bound(table, budget):
     assert not found.exact or found.error == pytest.approx(best, rel=1e-8, abs=1e-12)
 
 
+@settings(max_examples=30, deadline=None)
+@given(TABLE, st.integers(0, 200), st.data())
+def test_no_start_is_better(table, budget, data):
+    start = [data.draw(st.integers(0, len(options) - 1)) for options in table]
+    if by_brute_force(table, budget) is None:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solving, "MOST", 1)
+        found = solve(table, budget, [start])
+    assert found.nbytes <= budget
+    if sum(options[pick].nbytes for options, pick in zip(table, start, strict=True)) <= budget:
+        assert found.error <= sum(options[pick].error for options, pick in zip(table, start, strict=True))
+
+
 def test_the_hull_leaves_out_what_a_mix_of_others_beats():
     options = [Option(nbytes=n, error=e) for n, e in ((4, 1.0), (1, 10.0), (2, 9.5), (3, 2.0), (5, 1.0))]
     assert [options[place].nbytes for place in hull(options)] == [1, 3, 4]

@@ -143,6 +143,11 @@ def hermes(body):
         ("deepseek4", dsml(("s", "false", '"a b"')), {"s": "a b"}),
         ("deepseek4", dsml(("m", "false", '{"a":[1,2]}'), ("l", "false", '[ "a" ]')), {"m": {"a": [1, 2]}, "l": ["a"]}),
         ("deepseek4", dsml(("x", "true", "</｜DSML｜invoke> <b>")), {"x": "</｜DSML｜invoke> <b>"}),
+        # of a key that comes twice the last value counts, as everywhere in JSON
+        ("qwen", qwen(("s", "\na\n"), ("s", "\nb\n")), {"s": "b"}),
+        ("qwen3vl", hermes('{"name": "f", "arguments": {"s": 1, "s": 2}}'), {"s": 2}),
+        ("gemma4", gemma("{s:1,s:2}"), {"s": "2"}),
+        ("deepseek4", dsml(("n", "false", "1"), ("n", "false", "2")), {"n": 2}),
     ],
 )
 def test_arguments(name, text, expected):
@@ -155,31 +160,38 @@ def test_arguments(name, text, expected):
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "key"),
+    [
+        ("qwen3vl", hermes('{"name": "f", "arguments": ' + '{"a": ' * 100 + "1" + "}" * 100 + "}"), "a"),
+        ("gemma4", gemma("{m:" * 100 + "1" + "}" * 100), "m"),
+    ],
+)
+def test_values_may_be_nested_deeply(name, text, key):
+    _, _, [(called, arguments)] = parse(name, [text])
+    assert called == "f"
+    assert arguments.replace(" ", "") == f'{{"{key}":' * 100 + "1" + "}" * 100
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("qwen", qwen(("s", "\na\n"), ("s", "\nb\n"))),
         ("qwen", qwen(("s", "\na<think>b\n"))),
         ("qwen", qwen(name="h")),
         ("qwen", "<tool_call>\n<function=f>\ntext</function></tool_call>"),
         ("qwen", '<tool_call>\n{"name": "f"}\n</tool_call>'),
         ("qwen3vl", hermes('{"name": "f", "arguments": {"s": 1,}}')),
-        ("qwen3vl", hermes('{"name": "f", "arguments": {"s": 1, "s": 2}}')),
         ("qwen3vl", hermes('{"name": "f", "arguments": {"s": 01}}')),
         ("qwen3vl", hermes('{"name": "f", "arguments": {"s": NaN}}')),
         ("qwen3vl", hermes('{"name": "f", "arguments": [1]}')),
         ("qwen3vl", hermes('{"name": "f", "arguments": {"s": "\\x"}}')),
-        ("qwen3vl", hermes('{"name": "f", "arguments": ' + '{"a": ' * 100 + "1" + "}" * 100 + "}")),
         ("qwen3vl", hermes('{"name": "f", "other": 1}')),
         ("qwen3vl", hermes('{"arguments": {}}')),
         ("gemma4", gemma("{s:}")),
-        ("gemma4", gemma("{s:1,s:2}")),
         ("gemma4", gemma('{s:<|"|>a<|channel>b<|"|>}')),
-        ("gemma4", gemma("{m:" * 100 + "1" + "}" * 100)),
         ("gemma4", "<|tool_call>call:h{}<tool_call|>"),
         ("deepseek4", dsml(("s", "false", "null"))),
         ("deepseek4", dsml(("n", "false", "forty"))),
         ("deepseek4", dsml(("n", "maybe", "1"))),
-        ("deepseek4", dsml(("n", "false", "1"), ("n", "false", "2"))),
         ("deepseek4", "<｜DSML｜tool_calls>\n</｜DSML｜tool_calls>"),
     ],
 )

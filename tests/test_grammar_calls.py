@@ -225,6 +225,56 @@ def test_what_templates_write_is_allowed(constraints, syntax, text):
     check(calls)
 
 
+LOOP = {"type": "array", "items": {"$ref": "#/$defs/L"}}
+LOOP = {"type": "object", "properties": {"l": {"$ref": "#/$defs/L"}}, "required": ["l"], "$defs": {"L": LOOP}}
+AROUND = {
+    "qwen": ("<tool_call>\n<function=loop>\n<parameter=l>\n", "\n</parameter>\n</function>\n</tool_call>"),
+    "gemma": ("<|tool_call>call:loop{l:", "}<tool_call|>"),
+    "dsml": (
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="loop">\n<｜DSML｜parameter name="l" string="false">',
+        "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+    ),
+    "hermes": ('<tool_call>\n{"name": "loop", "arguments": {"l": ', "}}\n</tool_call>"),
+}
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_what_nests_deep_is_allowed_and_read(constraints, syntax):
+    """Deeper than Python's own reader of JSON goes. What is cut off is no error either."""
+    tools = (Tool(name="loop", parameters=LOOP),)
+    (before, behind), deep = AROUND[syntax], "[" * 1_200 + "]" * 1_200
+    text = f"{before}{deep}{behind}"
+    assert takes(form(constraints, syntax, tools, choice=ToolChoice(mode="required")).constraint(), text) is True
+    assert read(syntax, text, required=True, cut=False, tools=tools)[1] == [("loop", f'{{"l": {deep}}}')]
+    _, [(name, arguments)] = read(syntax, before + "[" * 1_200, required=True, cut=True, tools=tools)
+    assert name == "loop"
+    assert '{"l": '.startswith(arguments[:6])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"t": "a</parameter></function>", "done": True},
+        {"t": '\\"</parameter><parameter=b>\\'},
+        {"t": "</parameter>\n</function>\n</tool_call>"},
+    ],
+)
+def test_what_looks_like_an_end_within_json_is_none(constraints, value):
+    loose = {"type": "object", "properties": {"t": {"type": "string"}, "done": {"type": "boolean"}}}
+    parameters = {"type": "object", "properties": {"v": loose, "w": {}}, "required": ["v", "w"]}
+    tools = (Tool(name="f", parameters=parameters),)
+    texts = [json.dumps(value), json.dumps([value, value["t"]]), json.dumps(value["t"])]
+    for text in texts[1:]:
+        call = (
+            f"<function=f>\n<parameter=v>\n{texts[0]}\n</parameter>\n<parameter=w>\n{text}\n</parameter>\n</function>"
+        )
+        answer = f"<tool_call>\n{call}\n</tool_call>"
+        assert takes(form(constraints, "qwen", tools).constraint(), answer) is True
+        _, [(_, arguments)] = read("qwen", answer, required=True, cut=False, tools=tools)
+        assert json.loads(arguments) == {"v": value, "w": json.loads(text)}
+
+
+QWEN_TEXT = "<tool_call>\n<function=text>\n<parameter=s>\n"
 DSML_TEXT = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="text">\n<｜DSML｜parameter name="s" '
 
 
@@ -234,6 +284,10 @@ DSML_TEXT = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="text">\n<｜DSML｜
         ("qwen", "<tool_call>\n<function=sub>", "<tool_call>\n<function="),
         ("qwen", "<tool_call>\n<function=text>\n</function>", "<tool_call>\n<function=text>\n<"),
         ("qwen", "<tool_call>\n<function=text>\n<parameter=x", "<tool_call>\n<function=text>\n<parameter="),
+        # behind such an end the reader goes on with the call
+        ("qwen", f"{QWEN_TEXT}</parameter>\n</function>", f"{QWEN_TEXT}</parameter>\n</function"),
+        ("qwen", f"{QWEN_TEXT}a</parameter> <parameter=", f"{QWEN_TEXT}a</parameter> <parameter"),
+        ("qwen", f"{QWEN_TEXT}a</parameter> b</function>", False),  # taken, and not at its end
         ("gemma", '<|tool_call>call:text{s:"', "<|tool_call>call:text{s:"),
         ("gemma", "<|tool_call>call:text{}", "<|tool_call>call:text{"),
         ("dsml", f'{DSML_TEXT}string="false">null', f'{DSML_TEXT}string="'),

@@ -31,10 +31,11 @@ MAY_IMPORT = {
     "known": set(),
     "registry": {"errors"},
     "builtin": {"codec", "hookspecs", "types"},
-    "discovery": {"errors", "types"},
+    "installed": set(),
+    "discovery": {"errors", "installed", "types"},
     "plugins": SPINE | {"discovery", "hookspecs", "known", "registry"},
     "probe": {"errors", "types", "discovery", "plugins"},
-    "simd": {"errors"},
+    "simd": {"errors", "installed"},
     "formats": {"errors", "types"},
     "hub": {"errors", "types", "formats"},
     "policy": {"errors", "types", "formats"},
@@ -251,6 +252,24 @@ def test_recovery_commands_import_no_plugin_here(words):
     assert foreign, "there must be plugins for this to mean anything"
     assert foreign & (packages | modules) == set()
     assert "hf2q.builtin" not in modules
+
+
+GENERATING = """
+import hf2q.cli.app, hf2q.cli.generate, hf2q.serve.load, hf2q.serve.model, hf2q.backends.cpu.ops
+from hf2q.plugins import Plugins
+plugins = Plugins.load()
+plugins.codec("Q8_0")
+"""
+"""What `hf2q generate` imports before it opens a file, and some of what follows."""
+
+
+def test_generating_imports_nothing_that_it_does_not_use():
+    """Each of these costs a fresh process milliseconds or megabytes before its first token."""
+    packages, modules = loaded_by(GENERATING)
+    needless = {"email", "zipfile", "importlib_metadata", "socket", "subprocess", "tempfile", "shutil", "rich"}
+    needless |= {"_hashlib", "secrets", "concurrent", "difflib", "docstring_parser", "numba", "llvmlite"}
+    assert packages & needless == set()
+    assert modules & {"hf2q.formats.gguf.writer", "hf2q.formats.tokenizer.read"} == set()
 
 
 def test_version_needs_no_parser():

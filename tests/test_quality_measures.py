@@ -183,6 +183,24 @@ def test_an_interrupted_run_ends_as_a_whole_one(models, made, tmp_path):
     assert (again, seen) == (whole, [2, 3])
     with pytest.raises(QualityError, match="another measurement: n_ctx is 32 there, 16 here"):
         perplexity.measure(models[0], text, n_ctx=16, record=record)
+    with pytest.raises(QualityError, match="another measurement: measurement is 'perplexity' there, 'divergence' here"):
+        divergence.measure(*models, text, n_ctx=32, record=record)
+
+
+def test_results_are_of_the_bytes_of_a_file_not_of_its_name(made, tmp_path):
+    """A file that was made again, with another matrix, has the same name and size."""
+    text, record, path = open_corpus(str(made / "text")), tmp_path / "run.jsonl", tmp_path / "model.gguf"
+    data = bytearray((made / "q4_k_m.gguf").read_bytes())
+    path.write_bytes(data)
+    with hf2q.load(path, backend="reference") as model:
+        perplexity.measure(model, text, n_ctx=32, most=1, record=record)
+    data[-1000] ^= 1
+    path.write_bytes(data)
+    with (
+        hf2q.load(path, backend="reference") as model,
+        pytest.raises(QualityError, match="another measurement: sha256 is"),
+    ):
+        perplexity.measure(model, text, n_ctx=32, most=1, record=record)
 
 
 def test_other_vocabularies_are_refused(models):

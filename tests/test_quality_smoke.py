@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from hf2q.cli import main
-from hf2q.errors import AccessError
+from hf2q.errors import AccessError, UsageError
 from hf2q.plugins import Plugins
 from hf2q.quality import smoke
 from hf2q.quality import smoke_preflight as preflight
-from hf2q.quality.smoke import Ran, check_answers, check_same, check_tensors
+from hf2q.quality.smoke import check_answers, check_expected, check_first, check_same, check_stderr, check_tensors
+from hf2q.quality.smoke_answer import Ran
 from hf2q.quality.smoke_preflight import GB, Stopped, Wanted, check_disk, check_memory, check_token
 from hf2q.quality.smoke_transcript import Said, as_seen, first_difference, normalised, transcript
 from hf2q.testing.hub import FakeHub
@@ -68,6 +69,7 @@ def test_a_transcript_and_where_two_part():
     )
     faster = msgspec.structs.replace(said, told=("n_eval = 8", "eval time = 9.9 s / 8 runs"))
     assert transcript("toy", "q8_0", [faster]) == text
+    assert transcript("toy", "q8_0", [said], ["a warning\x07 1.5"]) == text + "a warning<X.XX>\n"
     assert first_difference(text, text) == ""
     assert first_difference("a\nb", "a\nc") == "line 2 is 'c', expected 'b'"
     assert first_difference("a\nb", "a") == "line 2 is no line, expected 'b'"
@@ -171,6 +173,24 @@ def test_checks_of_a_run():
     assert code_of(check_same, "repeatability", "a", "b")[0] == 8
 
 
+@pytest.mark.parametrize("line", ["an error: x", "ERROR x", "x panicked", "ops.c:3: assertion failed", "segfault at 0"])
+def test_stderr_must_not_tell_of_an_error(line):
+    check_stderr(["a warning", "Errand"])
+    code, message = code_of(check_stderr, ["a warning", line])
+    assert code == 8
+    assert repr(line) in message
+
+
+def test_answers_must_begin_as_expected():
+    one = [Ran(said=Said(prompt="p", text=" jumps over", told=()), tokens=(1,) * 8, finite=True)]
+    assert check_first(one, [" jumps"]).step == "first token"
+    assert code_of(check_first, one, ["jumps"])[0] == 8
+    check_expected((), ("p", "q"))
+    check_expected(("a", "b"), ("p", "q"))
+    with pytest.raises(UsageError, match="1 beginnings are expected, and the family has 2 prompts"):
+        check_expected(("a",), ("p", "q"))
+
+
 # ---------------------------------------------------------------------------------------------------------- the command
 
 
@@ -184,16 +204,32 @@ def test_a_whole_run_and_its_transcript(tmp_path, capsys):
     assert run("--local-dir", CHECKPOINT, "--transcript", text, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["result"] == "passed"
-    names = ["arch", "disk", "engine", "local-dir", "memory", "convert", "tensors", "tokens", "repeatability"]
-    assert [step["step"] for step in found["steps"]] == [*names, "transcript"]
+    names = ["arch", "disk", "engine", "local-dir", "memory", "convert", "tensors", "stderr", "tokens"]
+    assert [step["step"] for step in found["steps"]] == [*names, "repeatability", "transcript"]
     assert text.read_text() == found["transcript"]
     assert "\nThe quick brown fox" in found["transcript"]
     assert "n_eval = 8\neval time =<X.XX> s / 8 runs\n" in found["transcript"]
     text.write_text(found["transcript"].replace("n_eval = 8", "n_eval = 9"))
-    assert run("--local-dir", CHECKPOINT, "--transcript", text) == 8
+    answer = found["transcript"].split("---stdout---\nThe quick brown fox")[1]
+    assert run("--local-dir", CHECKPOINT, "--transcript", text, "--expect", answer[:2]) == 8
     told = capsys.readouterr()
+    assert "first token    ok" in told.out
     assert "transcript     FAILED" in told.out
     assert "'n_eval = 8', expected 'n_eval = 9'" in told.err
+
+
+def test_a_run_that_dies_or_complains(tmp_path, monkeypatch, capsys):
+    """As the engine would: a module of its own that the child finds first."""
+    (tmp_path / "sitecustomize.py").write_text("import os, sys; exec(os.environ.get('SMOKE_TEST', ''))")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("SMOKE_TEST", "sys.stderr.write('assertion failed\\n')")
+    assert run("--local-dir", CHECKPOINT) == 8
+    assert "the run says on stderr: 'assertion failed'" in capsys.readouterr().err
+    monkeypatch.setenv("SMOKE_TEST", "os.kill(os.getpid(), 11)")
+    assert run("--local-dir", CHECKPOINT, "--json") == 8
+    found = json.loads(capsys.readouterr().out)
+    assert found["step"] == "run"
+    assert "SIGSEGV" in found["reason"]
 
 
 def test_a_dry_run_stops_after_the_preflight(tmp_path, capsys):
@@ -210,6 +246,8 @@ def test_what_the_command_refuses(tmp_path, capsys):
     assert run("--local-dir", CHECKPOINT, "--repo", "a/b") == 3
     assert run("--local-dir", CHECKPOINT, "--output-dir", tmp_path / "nothing") == 3
     assert run("--local-dir", CHECKPOINT, "--transcript", tmp_path / "nothing" / "x") == 3
+    assert run("--local-dir", CHECKPOINT, "--expect", "") == 3
+    assert run("--local-dir", CHECKPOINT, "--expect", "a", "--expect", "b", "--dry-run") == 3
     assert main(["smoke", "--arch", "nothing"]) == 7
     assert main(["smoke", "--arch", "qwen35", "--quant", "nothing"]) == 3
     capsys.readouterr()

@@ -59,6 +59,7 @@ def refused(plugins, tmp_path):
             convert(folder, "f16", tmp_path / "out.gguf", plugins=plugins, force=True)
         assert caught.value.exit_code == code
         assert caught.value.hint
+        assert str(folder) in caught.value.message or isinstance(caught.value, UnknownNameError)
         assert len(caught.value.message) < 1000
         assert (tmp_path / "out.gguf").read_bytes() == b"precious"
         assert [p for p in sorted(tmp_path.rglob("*")) if not p.is_fifo()] == before
@@ -324,11 +325,14 @@ def test_links_that_lead_somewhere_are_followed(family, folder, plugins, tmp_pat
     assert not (tmp_path / "config.json").is_symlink()
 
 
+NOT_FINITE = r"'blk\.1\.ffn_up\.weight' holds .* at row 3, column 5; .* \(made from model\.layers\.1\.up\.weight\)"
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_none(family, tmp_path, refused, value):
     tensors = family.tensors_of()
     tensors["model.layers.1.up.weight"][3, 5] = value
-    refused(family.write_checkpoint(tmp_path / "model", tensors), EncodeError, "at row 3, column 5", code=1)
+    refused(family.write_checkpoint(tmp_path / "model", tensors), EncodeError, NOT_FINITE, code=1)
 
 
 def test_a_model_that_chats_without_a_template_is_told(family, caplog):

@@ -72,6 +72,7 @@ def scan(pieces, *, cut=False, **rules):
         ("<c>f {};h {}</c>", ";h {}", [("f", "{}")]),
         ("<c>f {};g {", ";g {", [("f", "{}")]),
         ("<c>f {}", "", [("f", "{}")]),
+        ('<c>f {"a": 1, "a": {"b": 2, "b": 3}}</c>', "", [("f", '{"a": 1, "a": {"b": 2, "b": 3}}')]),
         ("<c></c>", "", []),
         ("<c><c>f {}</c>", "f {}", []),
         ('<c>f {"a": "x<turn>y"}</c>', 'f {"a": "xy"}', []),
@@ -83,6 +84,20 @@ def test_content_and_calls(text, content, calls):
     for step in (1, 2, 5, max(1, len(text))):
         pieces = [text[at : at + step] for at in range(0, len(text), step)]
         assert scan(pieces)[:2] == (content, calls), step
+
+
+def test_values_nest_as_deep_as_they_like():
+    """A schema may refer to itself, and then only the length of the answer ends a value."""
+    deep = "[" * 5_000 + '{"a": [1, {}]}' + "]" * 5_000
+    assert scan([f'<c>f {{"a": {deep}}}</c>'], certain=True)[1] == [("f", f'{{"a": {deep}}}')]
+    for text in (
+        '<c>f {"a": [[1}]}</c>',
+        '<c>f {"a": [1,]}</c>',
+        "<c>f {,}</c>",
+        '<c>f {"a": [,1]}</c>',
+        "<c>f [1]</c>",
+    ):
+        assert scan([text])[1] == [], text
 
 
 def test_ids_are_new_each_time():

@@ -49,6 +49,39 @@ def test_tools_in_the_form_of_openai(chat):
     ]
 
 
+PICKY = (
+    "{% for t in tools or [] %}{{ t.function.name }}{% if t.function.description == 'bad' %}{{ raise_exception('no') }}"
+    "{% endif %}{% for k, s in t.function.parameters.properties.items() %}{% if 'type' in s %}{{ k }}{% endif %}"
+    "{% endfor %}{% endfor %}{% if (tools or []) | length > 2 %}{{ raise_exception('too many') }}{% endif %}" + BODY
+)
+
+
+@pytest.mark.parametrize(
+    ("tools", "param", "says"),
+    [
+        (
+            (G, Tool(name="h", parameters={"type": "object", "properties": {"a": {}, "b/c": True}})),
+            "tools[1].function.parameters",
+            "refuses the parameters of 'h': TypeError: argument of type 'bool' is not iterable "
+            "(at /properties/b~1c of tools[1].function.parameters)",
+        ),
+        ((Tool(name="h", description="bad"), F), "tools[0]", "refuses the tool 'h': no"),
+        ((Tool(name="h", parameters={"properties": 3}),), "tools[0].function.parameters", "the parameters of 'h': "),
+        ((F, G, Tool(name="h")), "tools", "refuses these tools: too many"),
+    ],
+)
+def test_a_template_that_refuses_a_tool(chat, tools, param, says):
+    error = refused(chat(PICKY), asked(tools=tools), "refuses")
+    assert (error.param, error.code) == (param, "chat_template_error")
+    assert says in error.message
+
+
+def test_a_template_that_refuses_the_dialogue_with_and_without_tools(chat):
+    made = chat(PICKY + "{% if messages[0].content == 'bad' %}{{ raise_exception('bad') }}{% endif %}")
+    query = ChatQuery(messages=(Message(role="user", content="bad"),), tools=(F,))
+    assert refused(made, query, "refuses these messages: bad").param == "messages"
+
+
 def test_no_tools_for_a_choice_of_none(chat):
     made = chat()
     question = made.prepare(asked(tools=(F,), choice=ToolChoice(mode="none")))

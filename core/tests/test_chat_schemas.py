@@ -89,3 +89,12 @@ def test_schemas_that_never_end():
     doubling = {"anyOf": [{"$ref": "#"}, {"$ref": "#"}, {"$ref": "#"}]}
     assert Schema(doubling).member("a").written == "json"
     assert Schema(doubling).required == frozenset()
+
+
+def test_a_value_deeper_than_pythons_reader_goes_is_json():
+    """It was taken for a text before."""
+    deep = "[" * 5_000 + '"a\\n"' + "]" * 5_000
+    schema = Schema({"type": "array", "items": {"$ref": "#"}})
+    assert schema.value(f" {deep} ") == deep
+    for text in (deep[:-1], f"{deep}]", deep.replace('"a', "a"), deep.replace("\\n", "\\m")):
+        assert json.loads(schema.value(text)) == text

@@ -62,6 +62,31 @@ def test_json(run):
     }
 
 
+def test_json_with_log_probabilities(run):
+    code, out, err = run("--prompt", "xA", "--max-tokens", "2", "--logprobs", "2", "--json", script=counting)
+    assert (code, err) == (0, "")
+    first, second = json.loads(out)["logprobs"]
+    assert (first["id"], first["text"], second["id"], second["text"]) == (66, "B", 67, "C")
+    assert first["top"][0] == {key: first[key] for key in ("id", "text", "logprob")}
+    assert len(first["top"]) == 2
+    assert first["top"][1]["logprob"] < first["logprob"] <= 0
+    assert "logprobs" not in json.loads(run("--prompt", "xA", "--json", script=counting)[1])
+    (none,) = json.loads(run("--prompt", "x", "--max-tokens", "1", "--logprobs", "0", "--json", script=counting)[1])[
+        "logprobs"
+    ]
+    assert none["top"] == []
+
+
+@pytest.mark.parametrize(
+    "words", [("--logprobs", "2"), ("--logprobs", "21", "--json"), ("--logprobs", "1.5", "--json")]
+)
+def test_log_probabilities_that_cannot_be_told(run, words):
+    code, out, err = run("--prompt", "xA", *words)
+    assert (code, out) == (3, "")
+    assert "logprobs" in err
+    assert not run.asked
+
+
 def test_no_second_line_end_after_an_answer_that_has_one(run):
     assert run("--prompt", "x", "--chat", reply="a\n")[1] == "a\n"
     assert run("--prompt", "x", "--chat", reply="")[1] == "\n"

@@ -78,6 +78,21 @@ class Early(Reader):
         return found
 
 
+class Once(Reader):
+    """Takes no key twice."""
+
+    def json_object(self, sink):
+        parts = []
+        yield from super().json_object(parts.append)
+        json.loads("".join(parts), object_pairs_hook=self.once)
+        sink("".join(parts))
+
+    @staticmethod
+    def once(pairs):
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a key comes twice")
+
+
 def faulty(reader):
     class Syntax(Honest):
         def reader(self, tools):
@@ -86,8 +101,10 @@ def faulty(reader):
     return Syntax
 
 
-AnyNameSyntax, RawSyntax, QuoteSyntax, EarlySyntax = map(faulty, (AnyName, RawText, ToTheQuote, Early))
-for _name in ("AnyNameSyntax", "RawSyntax", "QuoteSyntax", "EarlySyntax"):
+AnyNameSyntax, RawSyntax, QuoteSyntax, EarlySyntax, OnceSyntax = map(
+    faulty, (AnyName, RawText, ToTheQuote, Early, Once)
+)
+for _name in ("AnyNameSyntax", "RawSyntax", "QuoteSyntax", "EarlySyntax", "OnceSyntax"):
     globals()[_name].__name__ = _name
 
 
@@ -115,6 +132,7 @@ def test_an_honest_syntax_passes(tmp_path):
         (QuoteSyntax, "test_calls_come_back"),
         (QuoteSyntax, "test_damage_never_gives_broken_json"),
         (EarlySyntax, "test_pieces_come_in_order"),
+        (OnceSyntax, "test_a_key_that_comes_twice_is_read"),
         (SameMarkers, "test_its_markers_make_sense"),
         (MarksForgotten, "test_its_markers_make_sense"),
         (ForeignForgotten, "test_its_markers_make_sense"),

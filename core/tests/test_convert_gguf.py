@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from hf2q.convert import convert
-from hf2q.errors import EncodeError, FormatError, SourceError, TensorMismatchError, UnknownNameError, UsageError
+from hf2q.errors import (
+    EncodeError,
+    FormatError,
+    LoadError,
+    SourceError,
+    TensorMismatchError,
+    UnknownNameError,
+    UsageError,
+)
 from hf2q.formats.gguf import GgufWriter, open_gguf
 from hf2q.formats.gguf.layout import plan_offsets
 from hf2q.formats.imatrix import Entry, Imatrix, write_imatrix
@@ -152,7 +160,9 @@ def test_quantized_tensors(arrays, run, tmp_path):
 @pytest.mark.parametrize("name", ["token_embd.weight", "blk.0.attn_norm.weight", "blk.1.ffn_up.weight"])
 def test_damaged_values_are_placed_copied_or_not(arrays, run, tmp_path, name):
     arrays[name].reshape(-1)[-1] = np.nan
-    with pytest.raises(EncodeError, match=rf"{name}.* holds nan at row"):
+    with pytest.raises(
+        EncodeError, match=rf"in\.gguf.*{name}.* holds nan at row|{name}.* of .*in\.gguf holds nan at row"
+    ):
         run(write_gguf(tmp_path / "in.gguf", arrays))
     assert [path.name for path in tmp_path.iterdir()] == ["in.gguf"]
 
@@ -281,9 +291,92 @@ def test_importance_of_another_model(arrays, run, family, tmp_path):
     save("blk.9.ffn_up.weight", 64)
     with pytest.raises(UsageError, match="knows none of the tensors that are encoded"):
         run(folder, "to-bf16", imatrix=matrix)
+    entry = Entry(sums=np.ones((1, 64), np.float32), counts=np.array([1]))
+    mixed = {"blk.0.ffn_up.weight": entry, "blk.9.ffn_up.weight": entry, "output.weight": entry}
+    write_imatrix(matrix, Imatrix(entries=mixed, chunk_size=1), "gguf")
+    with pytest.raises(UsageError, match=r"knows 1 tensors that the model does not have: blk\.9\.ffn_up\.weight"):
+        run(folder, "to-bf16", imatrix=matrix)
+    assert run(folder, "to-bf16", "other.gguf", imatrix=matrix, exclude_weights=("blk.9.",))
     save("blk.0.ffn_up.weight", 32)
     with pytest.raises(TensorMismatchError, match=r"importance of blk\.0\.ffn_up\.weight has 1 x 32 values"):
         run(folder, "to-bf16", imatrix=matrix)
     save("blk.0.ffn_up.weight", 64)
     made = run(folder, "to-bf16", imatrix=matrix)
     assert [f.key for f in made.plan.metadata][-2:] == ["quantize.imatrix.file", "quantize.imatrix.entries_count"]
+
+
+@pytest.fixture
+def known(tmp_path):
+    """A file of the family `fake`, changed by `known(arrays -> None, **keys)`; dots of keys are double underscores."""
+    rng = np.random.default_rng(5)
+    blocks = [
+        (f"blk.{i}.{name}", rng.standard_normal(shape).astype(np.float32))
+        for i in range(2)
+        for name, shape in (("ffn_up.weight", (64, 64)), ("attn_norm.weight", (64,)))
+    ]
+    arrays = {"token_embd.weight": rng.standard_normal((4, 64)).astype(np.float32), **dict(blocks)}
+    numbers = {"fake.block_count": 2, "fake.embedding_length": 64}
+
+    def write(change=lambda arrays: None, **keys):
+        change(arrays)
+        changed = {name: value for name, value in (numbers | keys).items() if value is not None}
+        fields = (
+            MetadataField.string("general.architecture", "fake"),
+            *(MetadataField.u32(name, value) for name, value in changed.items()),
+            MetadataField.array("tokenizer.ggml.tokens", ValueType.STRING, ["a", "b", "c", "d"]),
+        )
+        return write_gguf(tmp_path / "known.gguf", arrays, fields)
+
+    return write
+
+
+def test_whole_models_of_known_families_pass_without_a_word(known, run, caplog):
+    run(known())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("change", "keys", "message"),
+    [
+        (lambda a: [a.pop(name) for name in list(a) if name.startswith("blk.1.")], {}, "block 1 has no tensors"),
+        (lambda a: None, {"fake.block_count": 1}, "block_count is 1, but there are tensors of block 1"),
+        (lambda a: None, {"fake.block_count": 0}, "block_count is 0, but there are tensors of block 1"),
+        (lambda a: None, {"fake.block_count": 2**32 - 1}, "block_count is 4294967295, but block 2 has no tensors"),
+    ],
+    ids=["half", "too few", "none", "too many"],
+)
+def test_half_a_model_of_a_known_family_is_refused_as_when_it_is_loaded(known, run, tmp_path, change, keys, message):
+    with pytest.raises(LoadError, match=rf"known\.gguf: fake\..*{message}"):
+        run(known(change, **keys))
+    assert [path.name for path in tmp_path.iterdir()] == ["known.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("change", "keys", "message"),
+    [
+        (lambda a: a.pop("blk.0.ffn_up.weight"), {}, "1 tensors are missing: blk.0.ffn_up.weight"),
+        (lambda a: a.update(odd=np.ones(3, np.float32)), {}, "1 tensors are not known to fake: odd"),
+        (
+            lambda a: a.update({"token_embd.weight": np.ones((8, 32), np.float32)}),
+            {},
+            "token_embd.weight is (8, 32), expected (4, 64)",
+        ),
+        (lambda a: None, {"fake.embedding_length": None}, "GGUF metadata lacks fake.embedding_length"),
+    ],
+    ids=["missing", "unknown", "shape", "key"],
+)
+def test_what_a_known_family_does_not_expect_is_told_and_converted(known, run, caplog, change, keys, message):
+    source = known(change, **keys)
+    made = run(source)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith(f"{source}: hf2q cannot run it, nor what becomes of it: ")
+    assert message in record.getMessage()
+    with open_gguf(source) as old, open_gguf(made.output) as new:
+        assert set(new.tensors) == set(old.tensors)
+
+
+def test_errors_in_metadata_name_the_file(arrays, run, tmp_path):
+    keys = tuple(MetadataField.string(f.key, "x") if f.key == "strange.block_count" else f for f in KEYS)
+    with pytest.raises(SourceError, match=r"in\.gguf: strange\.block_count is 'x', expected a number"):
+        run(write_gguf(tmp_path / "in.gguf", arrays, keys))

@@ -3,13 +3,20 @@
 import hashlib
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
+import threading
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from hf2q.convert import convert
 from hf2q.convert.receipt import read_receipt
+from hf2q.convert.unbroken import unbroken
+from hf2q.formats.gguf.writer import GgufWriter
+from hf2q.plugins import Plugins
 
 DATA = Path(__file__).parent / "data"
 OLD = b"an older file"
@@ -126,3 +133,78 @@ def test_a_disk_that_is_full(script, tmp_path, limit, left):
         for name in names
         if name.startswith(".") or name.startswith("generation") or name.endswith(".receipt.json")
     ]
+
+
+class Ended(BaseException):
+    """By a signal."""
+
+
+@pytest.fixture
+def ends():
+    """SIGTERM and SIGINT raise `Ended`."""
+
+    def end(number, frame):
+        raise Ended(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield end
+    for number, handler in before.items():
+        assert signal.getsignal(number) is end, "the handler is there again"
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_between_name_and_receipt_waits_for_the_receipt(folder, tmp_path, monkeypatch, ends, number):
+    publish = GgufWriter.publish
+
+    def interrupted(self):
+        publish(self)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(GgufWriter, "publish", interrupted)
+    points = [("builtin", "hf2q.builtin"), ("fake", "fake_family")]
+    plugins = Plugins.load(strict=True, entry_points=[EntryPoint(n, v, "hf2q") for n, v in points])
+    (tmp_path / "out").mkdir()
+    with pytest.raises(Ended):
+        convert(folder, "f16", tmp_path / "out" / "m.gguf", plugins=plugins)
+    found = contents(tmp_path / "out")
+    assert {"m.gguf", "m.gguf.receipt.json", "config.json"} <= found.keys()
+    check_receipt(tmp_path / "out")
+
+
+def test_signals_wait_and_come_once(ends):
+    done = []
+
+    def work():
+        with unbroken():
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+                signal.raise_signal(number)
+                done.append(number)
+
+    with pytest.raises(Ended) as caught:
+        work()
+    assert len(done) == 3
+    assert caught.value.args == (signal.SIGTERM,)
+
+
+def test_signals_that_nobody_handles_are_left_alone(ends):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with unbroken():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_other_threads_have_no_signals(ends):
+    def work():
+        with unbroken():
+            assert signal.getsignal(signal.SIGTERM) is ends
+            done.append(1)
+
+    done = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done

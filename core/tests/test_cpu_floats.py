@@ -112,16 +112,6 @@ def test_selected_experts(codecs, team, count):
             assert close(z[t, k], each[t, k], w[experts[t, k]])
 
 
-def test_rows_that_are_read_are_let_go_of(codecs, team, monkeypatch):
-    monkeypatch.setattr("hf2q.backends.cpu.matrix.PIECE", 1 << 12)
-    w = normal(0, 3, 100, 32)
-    blocks = codecs["F32"].encode(w.reshape(-1, 32))
-    done = []
-    matrix = Matrix.load(team, codecs["F32"], blocks, w.shape, done=lambda first, last: done.extend(range(first, last)))
-    assert (Linear(team).selected(normal(1, 1, 32), np.array([[2]]), matrix)[0].shape) == (1, 1, 100)
-    assert done == list(range(300))
-
-
 def test_what_is_refused(codecs, team):
     blocks = codecs["F32"].encode(normal(0, 8, 32))
     matrix = Matrix.load(team, codecs["F32"], blocks, (8, 32))

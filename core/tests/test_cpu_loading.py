@@ -1,5 +1,8 @@
 """Weights that are repacked in the background: all there when something runs, bad numbers found, sources let go of."""
 
+import mmap
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -120,12 +123,43 @@ def test_the_error_names_tensor_row_and_place(codecs, monkeypatch):
     assert np.allclose(ops.linear(np.eye(32, dtype=np.float32), good), values[:100].T, rtol=1e-5)
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="asks Linux which pages are in memory")
+def test_pages_of_a_mapped_file_are_let_go_of_and_those_of_an_array_are_not(codecs, tmp_path, team):
+    codec, values = codecs.codec("F32"), R.standard_normal((4096, 256)).astype(np.float32)
+    (tmp_path / "file").write_bytes(values.tobytes())
+    with (tmp_path / "file").open("rb") as file:
+        mapped = np.asarray(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))).reshape(4096, 1024)
+
+    def resident():
+        """KiB of the mapping in memory."""
+        lines = Path("/proc/self/smaps").read_text().split(str(tmp_path / "file"), 1)[1].splitlines()
+        return int(next(line for line in lines if line.startswith("Rss:")).split()[1])
+
+    assert mapped.sum() > 0
+    assert resident() == 4096
+    matrix = Matrix.load(team, codec, mapped, values.shape, mapped=True)
+    team.loading.finish()
+    assert resident() < 64
+    assert (Linear(team, exact=True).rows(np.arange(4096), matrix) == values).all()
+    kept = values.copy()
+    load(team, codec, kept.view(np.uint8), values.shape)
+    assert (kept == values).all()
+
+
+def test_a_team_may_close_while_weights_are_on_their_way(codecs):
+    codec, values = codecs.codec("F32"), R.standard_normal((20000, 256)).astype(np.float32)
+    for _ in range(20):
+        with Team(3) as team:
+            Matrix.load(team, codec, values.view(np.uint8), values.shape)
+            assert team.loading.busy
+        assert not team.loading.busy
+
+
 def test_after_an_error_nothing_of_the_rest_is_read(codecs):
     read = Loading(2)
     fields = np.array([[4, 16]], np.int64)
     none = np.empty((0, 2), np.int64)
     source, target = np.ones((16, 64), np.uint8), np.zeros(1024, np.uint8)
-    done = []
 
     def bad():
         raise LoadError("on purpose")
@@ -134,13 +168,12 @@ def test_after_an_error_nothing_of_the_rest_is_read(codecs):
     damaged = np.full((16, 64), 255, np.uint8)
 
     def both():
-        read.put(damaged, target.ctypes.data, 64, fields, checks, bad, lambda: done.append(0))
+        read.put(damaged, target, 64, fields, checks, bad)
         read.finish()
 
     with pytest.raises(LoadError, match="on purpose"):
         both()
-    read.put(source, target.ctypes.data, 64, fields, none, bad, lambda: done.append(1))
+    read.put(source, target, 64, fields, none, bad)
     read.finish()
-    assert done == [1]
     assert (target == 1).all()
     assert not read._threads

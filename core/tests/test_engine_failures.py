@@ -9,7 +9,7 @@ import pytest
 from hf2q.errors import Hf2qError, OverloadedError, RequestError
 from hf2q.serve.engine import Engine
 from hf2q.serve.events import GenerateRequest
-from hf2q.serve.masks import MaskPool
+from hf2q.serve.masks import Later, MaskPool
 from hf2q.serve.sampling import Sampler, SamplingParams
 from hf2q.testing.scripted import scripted_model, scripted_tokenizer
 
@@ -325,6 +325,70 @@ def test_a_constraint_that_never_answers_is_given_up(monkeypatch):
         assert engine.ready
     for one in stuck:
         one.go.set()
+
+
+@pytest.mark.parametrize("method", ["allowed", "accept", "complete"])
+def test_a_constraint_that_never_returns_where_nobody_can_go_on_is_a_stuck_engine(method):
+    """Masks are worked out elsewhere, as a rule; the worker itself tells of tokens, and asks for the end."""
+    back = threading.Event()
+
+    class Stuck(Only):
+        def holds(self, asked):
+            if asked == method and threading.current_thread().name == "hf2q-engine":
+                back.wait(3)
+                back.set()
+
+        def allowed(self):
+            self.holds("allowed")
+            return super().allowed()
+
+        def accept(self, token):
+            self.holds("accept")
+            super().accept(token)
+
+        @property
+        def complete(self):
+            self.holds("complete")
+            return super().complete
+
+    engine = Engine(counting(), warm_up=False, deadline=0.3)
+    if method == "allowed":
+        engine._masks.submit = Here
+    stuck, other = all_at_once(engine, [request(1, constraint=Stuck(*[None] * 50)), request(50, max_tokens=4000)])
+    for handle in (stuck, other):
+        _, (error,) = outcome(handle)
+        assert "the engine is stuck: the " in error.message
+    assert not engine.ready
+    back.set()
+    engine._worker.join(SECONDS)
+    assert engine.close()
+
+
+class Here(Later):
+    """Is worked out where the value is wanted."""
+
+    def __init__(self, work):
+        super().__init__(work)
+        self.run()
+
+
+def test_who_waits_for_a_mask_chooses_by_its_own_logits():
+    """A backend may write those of the next step over them."""
+    made = counting()
+    kept = np.zeros(4 * made.n_vocab, np.float32)
+
+    def same_place(rows):
+        place = kept[: rows.size].reshape(rows.shape)
+        place[...] = rows
+        return place
+
+    made._ops.to_numpy = same_place
+    slow = Slow({2, *range(50, 60)}, {3, *range(50, 60)})
+    with Engine(made, warm_up=False) as engine:
+        handle = engine.submit(request(1, constraint=slow))
+        assert tokens(engine.submit(request(50))) == [*range(51, 57)]
+        slow.go.set()
+        assert tokens(handle) == [2, 3]
 
 
 def test_a_greedy_choice_without_a_copy_is_the_one_with_it():

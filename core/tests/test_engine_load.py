@@ -233,12 +233,16 @@ def test_tensors_that_do_not_fit_the_family_are_listed(tmp_path, plugins, change
         ({"toy__context_length": None}, LoadError, r"toy\.context_length is None"),
         ({"toy__context_length": 1}, LoadError, r"toy\.context_length is 1"),
         ({"split.count": 3}, FormatError, "split.no is None"),
+        ({"tokenizer.chat_template": 5}, LoadError, "tokenizer.chat_template is of type UINT32, expected a text"),
+        ({"tokenizer.chat_template": ("x",)}, LoadError, "chat_template is of type ARRAY, expected a text"),
+        ({"tokenizer.chat_template.tool": 5}, LoadError, r"chat_template\.tool is of type UINT32, expected a text"),
         ({"tokenizer.ggml.pre": "other"}, LoadError, "'other'"),
     ],
 )
 def test_metadata_that_cannot_be_run(tmp_path, plugins, changes, error, message):
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as caught:
         hf2q.load(write(tmp_path / "m.gguf", metadata(**changes), tensors()), backend="reference", plugins=plugins)
+    assert str(tmp_path / "m.gguf") in caught.value.message
 
 
 def test_a_qtype_without_a_codec_says_what_to_install(toy, plugins, monkeypatch):

@@ -10,6 +10,9 @@ from hf2q.errors import Hf2qError, RequestError
 from hf2q.serve.budget import CacheSizes, bytes_after, bytes_of, default_kv_budget, default_prefix_budget
 from hf2q.serve.engine import Engine
 from hf2q.serve.events import GenerateRequest
+from hf2q.serve.generation import Generation
+from hf2q.serve.handle import Handle
+from hf2q.serve.job import Job
 from hf2q.testing.scripted import scripted_model
 
 SECONDS = 20
@@ -187,3 +190,16 @@ def test_checkpoints_go_before_anyone_waits_or_fails():
         assert len(list(engine.submit(request(1, 190, 10, scope="a")))) == 11
     assert seen.most <= 2100
     assert not any("parked" in told for told in seen.told)
+
+
+def test_who_gives_back_keeps_no_checkpoints():
+    """They would take memory that is counted as free."""
+    made = scripted_model(script=script, bytes_per_token=10, trimmable=False)
+    asked = request(1, 40, 5, scope="a")
+    job = Job(Handle(asked), Generation(made, asked, chunk=20), made.end_ids, share=True)
+    job.generation.feed()
+    job.note_checkpoint()
+    assert job.checkpoint_bytes > 0
+    job.kv = 1000
+    job.forget()
+    assert (job.checkpoint_bytes, job.kv, job.cache, job.line) == (0, 0, None, None)

@@ -222,6 +222,24 @@ def test_a_long_common_beginning_is_waited_for(trimmable):
     assert cached == [0, 200 + common_start(block(2), block(3))]
 
 
+@pytest.mark.parametrize("scopes", ["ab", ("a", None), (None, None)])
+def test_nobody_waits_for_a_beginning_in_another_scope(scopes):
+    """It could not be had; and who waits would learn what others ask."""
+    turns = []
+
+    class Looks:
+        def on(self, event):
+            if event.kind == "prefill":
+                turns.append(event.request_id)
+
+    with Engine(model(), warm_up=False, prefill_chunk=32, observer=Looks()) as engine:
+        ids = block(1) * 10
+        handles = engine.submit_many([request(ids, scope, id=str(n)) for n, scope in enumerate(scopes)])
+        for handle in handles:
+            list(handle)
+    assert turns[:6] == ["0", "1"] * 3
+
+
 def test_one_who_waits_for_a_beginning_goes_on_when_the_other_is_cancelled():
     held, go = threading.Event(), threading.Event()
 

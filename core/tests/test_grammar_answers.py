@@ -2,6 +2,9 @@
 
 import json
 import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from hf2q.serve.chat.query import ChatQuery, ResponseFormat, Tool, ToolChoice
 from hf2q.serve.chat.reasoning import ReasoningSplitter
 from hf2q.serve.chat.syntax import ToolSchema
 from hf2q.serve.grammar.calls import closed, json_value, quoted, repeated
+from hf2q.serve.grammar.compiled import STACK
 from hf2q.serve.grammar.vocabulary import token_table
 from hf2q.testing.random_answers import random_answer
 from hf2q.testing.scripted import scripted_tokenizer
@@ -297,11 +301,34 @@ def test_a_chain_of_rules(constraints):
         form(constraints, format=ResponseFormat(kind="grammar", grammar=RULES * 2))
 
 
-@pytest.mark.parametrize("text", ["", "start: unknown", "start: /(?=a)/", 'begin: "x"', "start: ("])
+def test_each_of_several_at_once_has_a_deep_stack(constraints, monkeypatch):
+    start, sizes = threading.Thread.start, []
+
+    def slow(thread):
+        if thread.name == "hf2q-grammar":
+            time.sleep(0.002)
+            sizes.append(threading.stack_size())
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow)
+    formats = [ResponseFormat(kind="grammar", grammar=f'start: "{number}"') for number in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda format: form(constraints, format=format, markers=None), formats))
+    assert sizes == [STACK] * 12
+    assert threading.stack_size() == 0
+
+
+@pytest.mark.parametrize("text", ["", "start: unknown", "start: start", "start: /(?=a)/", 'begin: "x"', "start: ("])
 def test_a_grammar_that_is_none(constraints, text):
+    """Or that nothing satisfies; reasoning that may come first does not hide it."""
     with pytest.raises(RequestError) as caught:
         form(constraints, format=ResponseFormat(kind="grammar", grammar=text))
     assert caught.value.param == "grammar"
+
+
+def test_a_grammar_that_nothing_satisfies_is_said_to_be_so(constraints):
+    with pytest.raises(RequestError, match="cannot be used: nothing can satisfy it"):
+        form(constraints, format=ResponseFormat(kind="grammar", grammar="start: start"))
 
 
 def test_a_grammar_excludes_tools(constraints):

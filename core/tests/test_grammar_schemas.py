@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft7Validator, Draft202012Validator, ValidationError
 from jsonschema.validators import validator_for
 
-from hf2q.errors import RequestError
+from hf2q.errors import Hf2qError, RequestError
 from hf2q.serve.chat.constraints import Constraints
 from hf2q.serve.chat.query import ChatQuery, ResponseFormat
 from hf2q.testing.random_answers import random_answer
@@ -74,12 +74,64 @@ def test_no_schema_is_any_value(constraints):
     assert any(answer.finished for answer in answers(form(constraints, None)))
 
 
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"properties": {"a": {"type": "integer"}}}, '{"\\u0061": "x"}'),
+        ({"patternProperties": {"^a": {"type": "integer"}}}, '{"\\u0061": "x"}'),
+        ({"properties": {"\n": {"type": "integer"}}, "additionalProperties": {"type": "string"}}, '{"\\u000a": "x"}'),
+        ({"items": [{"properties": {"a": {"type": "integer"}}}]}, '[{"b": 1, "\\u0061": "x"}]'),
+        ({"properties": {"a": {"type": "integer"}}}, '{"a": 1, "a": "x"}'),
+    ],
+    ids=lambda value: json.dumps(value)[:40],
+)
+def test_a_name_is_written_in_one_way(constraints, schema, text):
+    """Else a property could be given under another spelling, as one that the schema does not name."""
+    with pytest.raises(ValidationError):
+        Draft7Validator(schema).validate(json.loads(text))
+    with pytest.raises(Hf2qError, match="cannot be held to its form"):
+        said(form(constraints, schema).constraint(), text)
+
+
+def said(constraint, text):
+    for token in TOKENIZER.encode(text, add_bos=False):
+        constraint.accept(token)
+
+
+def test_texts_of_closed_objects_may_hold_any_control_character(constraints):
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+    said(form(constraints, schema).constraint(), '{"a": "\\u001b[0m"}')
+
+
 def test_blanks_are_few(constraints):
     """Nothing but one blank behind a comma or a colon: a model cannot lose itself in white space."""
     schema = {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "integer"}}}
     for answer in answers(form(constraints, schema), range(12)):
         assert "  " not in answer.text
         assert not set(answer.text) & set("\n\r\t")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "within", "outside"),
+    [
+        ({"exclusiveMaximum": 1}, ["0.999999999", "0.9", "-7"], ["1", "0.99999999999999999"]),
+        ({"exclusiveMinimum": 0}, ["0.000000000000001", "0.5", "3"], ["0", "0.0", f"0.{'0' * 400}1"]),
+        ({"exclusiveMaximum": 0}, ["-0.000000000000001", "-0.5"], ["0", "-0.0", f"-0.{'0' * 400}1"]),
+        ({"exclusiveMinimum": -0.3, "maximum": 5}, ["-0.299999999", "5"], ["-0.3", "-0.2999999999999999999"]),
+        ({"exclusiveMinimum": 0, "exclusiveMaximum": 90000000000}, ["0.5"], ["89999999999.99999999999"]),
+        ({"exclusiveMaximum": 9007199254740991}, ["9007199254740990"], ["9007199254740991", "9007199254740990.9"]),
+        ({"multipleOf": 0.5, "exclusiveMaximum": 4}, ["3.5"], ["4", "4.0"]),
+    ],
+)
+def test_a_bound_that_excludes_itself_is_not_reached_by_rounding(constraints, bounds, within, outside):
+    schema = {"type": "number", **bounds}
+    made = form(constraints, {"type": "array", "items": schema})
+    for text in within:
+        assert Draft202012Validator(schema).is_valid(json.loads(text))
+        assert takes(made.constraint(), f"[{text}]"), text
+    for text in outside:
+        assert not Draft202012Validator(schema).is_valid(json.loads(text))
+        assert not takes(made.constraint(), f"[{text}]"), text
 
 
 def test_a_pattern_means_what_it_means_in_python(constraints):

@@ -106,6 +106,12 @@ def test_an_array_must_be_rgb_pixels(array):
         read_image(array)
 
 
+@pytest.mark.parametrize("source", [5, None, [PIXELS]])
+def test_a_source_must_be_one_that_is_known(source):
+    with pytest.raises(RequestError, match="expected a file, the bytes of one, or pixels uint8"):
+        read_image(source)
+
+
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(MissingFileError, match="there is no file"):
         read_image(tmp_path / "absent.png")

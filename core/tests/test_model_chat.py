@@ -36,6 +36,20 @@ def test_settings_are_those_of_generate():
     assert answer(biased)[1] == "AA"
 
 
+def test_settings_that_do_not_exist_are_refused():
+    model = scripted_model("abcdef")
+    with pytest.raises(TypeError, match="unexpected keyword arguments: max_token, temperatur"):
+        model.chat([{"role": "user", "content": "x"}], max_token=3, temperatur=1)
+    with pytest.raises(RequestError, match="template_options is 'x', expected a mapping"):
+        model.chat([{"role": "user", "content": "x"}], template_options="x")
+    for ask in (
+        lambda: model.chat([{"role": "user", "content": "x"}], images="a.png"),
+        lambda: model.generate("x", images="a.png"),
+    ):
+        with pytest.raises(RequestError, match="images is a str, expected a list"):
+            ask()
+
+
 def test_the_template_is_opened_once_and_closed_with_the_model():
     model = scripted_model("a")
     with model:

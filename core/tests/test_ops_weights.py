@@ -76,7 +76,7 @@ def decode_half(data, out):
 
 
 def test_a_missing_tensor_is_named():
-    with pytest.raises(LoadError, match=r"'blk\.0\.x'"):
+    with pytest.raises(LoadError, match=r"arrays in memory: the tensor 'blk\.0\.x' is missing"):
         weights(a=[1.0]).matrix("blk.0.x")
 
 

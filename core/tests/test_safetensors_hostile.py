@@ -62,7 +62,7 @@ def test_a_cut_at_any_byte_is_noticed(tmp_path):
 CASES = {
     "nothing": (b"", "has 0 bytes"),
     "7 bytes": (b"1234567", "has 7 bytes"),
-    "header of nothing": (raw_file(b"", b"{}"), r"begins with b'\{'|begins with b''"),
+    "header of nothing": (raw_file(b"", b"{}"), r"the header of 0 bytes begins with b'', expected b'\{'"),
     "header beyond the ceiling": (raw_file({}, length=100_000_001), "is 100000001, expected at most 100000000"),
     "header of 2^64-1": (raw_file({}, length=(1 << 64) - 1), "is 18446744073709551615, expected at most"),
     "header beyond the file": (raw_file({}, length=3), "needs 3 bytes after byte 8, but the file has only 10"),

@@ -3,11 +3,13 @@
 A small package with a kernel and a helper is written to a temporary folder and used from fresh interpreters.
 """
 
-import hashlib
+import functools
 import importlib
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -15,9 +17,11 @@ import pytest
 
 from hf2q.simd import LANES
 from hf2q.simd.cache import KEPT_PER_KERNEL, SUFFIX, KernelCache
-from hf2q.simd.folder import cache_folder
+from hf2q.simd.digest import DIGEST, digest
+from hf2q.simd.folder import DAY, cache_folder, prune, read, write
 from hf2q.simd.host import Host
-from hf2q.simd.image import packed, unpacked
+from hf2q.simd.image import Code, packed
+from hf2q.simd.loader import load as load_code
 from hf2q.simd.machine import MACHINE
 from hf2q.simd.sources import package_digest, source_digest
 
@@ -118,19 +122,90 @@ def test_a_damaged_entry_is_not_used(tmp_path):
     run(tmp_path, cache)
     (entry,) = entries(cache)
     whole = entry.read_bytes()
-    code = unpacked(whole)
-    unknown = msgspec.structs.replace(code, imports={"no_such_function_anywhere": [0]})
-    outside = msgspec.structs.replace(code, entry=len(code.body) + 5)
-    other = msgspec.structs.replace(unknown, kind="object", entry="run", call="run.call")
-    empty = hashlib.sha256(b"").digest()
-    sound = map(packed, (unknown, outside, other))  # but not to be used
-    for damaged in (whole[:-7], whole[:20], empty, whole[:50] + b"?" + whole[51:], *sound):
+    for damaged in (whole[:-7], whole[:50] + b"?" + whole[51:]):
         entry.write_bytes(damaged)
         output = run(tmp_path, cache)
-        assert f"WARNING {entry} " in output
+        assert f"WARNING {entry} is damaged" in output
         assert "compiling kernel" in output
         assert "result 2.0" in output
         assert len(entry.read_bytes()) == len(whole)
+
+
+@pytest.mark.parametrize("size", [0, 1, DIGEST - 1, DIGEST, DIGEST + 3])
+def test_a_file_cut_short_is_damaged(tmp_path, caplog, size):
+    file = tmp_path / "a.code"
+    write(file, b"key", b"code")
+    file.write_bytes(file.read_bytes()[:size])
+    assert read(file, b"key") is None
+    file.write_bytes(digest(b""))
+    assert read(file, b"key") is None
+    assert caplog.text.count("is damaged") == 2
+
+
+def saved(monkeypatch, tmp_path, capture, content):
+    """A cache whose file holds `content`, and what it said while it gave the kernel."""
+    monkeypatch.setenv("HF2Q_CACHE_DIR", str(tmp_path))
+    cache = KernelCache(write_package, ())
+    key = repr(cache.key()).encode()
+    write(cache._file(key), key, content)
+    code = Code(kind="image", entry=0, call=0, body=bytes(8))
+    monkeypatch.setattr(KernelCache, "_compiled", lambda self: code)
+    monkeypatch.setattr("hf2q.simd.cache.load", lambda code, name: load_code(code, name) if code.imports else code)
+    assert cache.loaded() == code
+    assert read(cache._file(key), key) == packed(code)
+    return capture.text
+
+
+SOUND = Code(kind="image", entry=0, call=0, body=bytes(64))
+changed = functools.partial(msgspec.structs.replace, SOUND)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"?" * 100,
+        packed(changed(entry=64)),
+        packed(changed(call=-1)),
+        packed(changed(imports={"strlen": [57]})),
+        packed(changed(bases=[(0, 64)])),
+        packed(changed(kind="object")),
+        packed(changed(imports={"no_such_function_anywhere": [0]})),
+    ],
+    ids=["empty", "noise", "entry", "call", "slot", "base", "numbers", "name"],
+)
+def test_what_is_no_kernel_is_written_anew(monkeypatch, tmp_path, caplog, content):
+    assert "cannot be used and is written anew" in saved(monkeypatch, tmp_path, caplog, content)
+
+
+def test_a_file_under_another_name_is_not_used(tmp_path, caplog):
+    """Digests cover the key: copies, restored back-ups and renamed files are not mistaken for each other."""
+    write(tmp_path / "a.code", b"key a", b"code a")
+    (tmp_path / "a.code").replace(tmp_path / "b.code")
+    assert read(tmp_path / "b.code", b"key a") == b"code a"
+    assert not caplog.text
+    assert read(tmp_path / "b.code", b"key b") is None
+    assert "b.code is damaged and is written anew" in caplog.text
+
+
+@pytest.mark.parametrize(("mode", "used"), [(0o600, True), (0o644, True), (0o620, False), (0o602, False)])
+def test_what_others_can_write_is_not_used(tmp_path, caplog, mode, used):
+    file = tmp_path / "a.code"
+    write(file, b"key", b"code")
+    file.chmod(mode)
+    assert (read(file, b"key") == b"code") is used
+    assert ("can be written by others" in caplog.text) is not used
+
+
+@pytest.mark.parametrize(("owner", "used"), [(0, True), (1000, True), (1001, False)])
+def test_what_others_wrote_is_not_used(tmp_path, monkeypatch, caplog, owner, used):
+    file = tmp_path / "a.code"
+    write(file, b"key", b"code")
+    found = os.stat_result((0o100600, 1, 1, 1, owner, owner, *file.stat()[6:]))
+    monkeypatch.setattr("hf2q.simd.folder.os.fstat", lambda number: found)
+    monkeypatch.setattr("hf2q.simd.folder.os.geteuid", lambda: 1000)
+    assert (read(file, b"key") == b"code") is used
+    assert ("belongs to another user (1001)" in caplog.text) is not used
 
 
 def test_processes_that_compile_at_once_do_not_disturb_each_other(tmp_path):
@@ -233,26 +308,58 @@ def test_a_user_without_a_home_compiles_every_time(tmp_path, monkeypatch, caplog
     monkeypatch.delenv("HF2Q_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("hf2q.simd.folder.Path.home", homeless)
-    assert KernelCache(write_package, ())._file() is None
+    assert KernelCache(write_package, ())._file(b"key") is None
     assert "is not kept on disk: Could not determine home directory." in caplog.text
 
 
-def test_old_entries_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF2Q_CACHE_DIR", str(tmp_path))
-    folder = tmp_path / "kernels"
-    folder.mkdir()
-    cache = KernelCache(write_package, ())
+def test_the_latest_files_of_a_kernel_are_kept(tmp_path):
+    now = time.time()
     for k in range(KEPT_PER_KERNEL + 5):
-        old = folder / f"{cache.stem}-{k:040x}{SUFFIX}"
+        old = tmp_path / f"mine-{k:040x}{SUFFIX}"
         old.write_bytes(b"")
-        os.utime(old, (k, k))
-    other = folder / f"another-{0:040x}{SUFFIX}"
-    other.write_bytes(b"")
-    cache.prune()
-    kept = [file for file in entries(tmp_path) if file != other]
-    assert len(kept) == KEPT_PER_KERNEL
-    assert min(file.stat().st_mtime for file in kept) == 5
-    assert other.exists()
+        os.utime(old, (now, now - 1000 * k))
+    (tmp_path / f"mine.too-{0:040x}{SUFFIX}").write_bytes(b"")
+    prune(tmp_path, "mine", KEPT_PER_KERNEL)
+    left = sorted(file.name for file in tmp_path.iterdir())
+    assert left == [f"mine-{k:040x}{SUFFIX}" for k in range(KEPT_PER_KERNEL)] + [f"mine.too-{0:040x}{SUFFIX}"]
+
+
+def test_what_nobody_has_used_for_a_month_goes(tmp_path):
+    now, month = time.time(), 30 * DAY
+    ages = {"a.code": 1.01, "a.kernel": 1.01, "b.host": 1.01, "c.tmp": 1.01, "d.code": 0.99, "e.tmp": 0.1, "f.code": -1}
+    for name, age in {**ages, "notes.txt": 9}.items():
+        (tmp_path / name).write_bytes(b"")
+        os.utime(tmp_path / name, (now, now - age * month))
+    (tmp_path / "folder.code").mkdir()
+    os.utime(tmp_path / "folder.code", (0, 0))
+    prune(tmp_path, "mine", 1)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["d.code", "e.tmp", "f.code", "folder.code", "notes.txt"]
+
+
+def test_using_a_file_keeps_it(tmp_path):
+    file = tmp_path / "a.code"
+    write(file, b"key", b"code")
+    long_ago, lately = time.time() - 29 * DAY, time.time() - DAY / 2
+    for told, changes in ((long_ago, True), (lately, False)):
+        os.utime(file, (told, told))
+        assert read(file, b"key") == b"code"
+        assert (file.stat().st_mtime > told + 60) is changes
+
+
+def test_pruning_beside_others_that_prune_and_write_loses_nothing_in_use(tmp_path):
+    def work(number):
+        for turn in range(60):
+            old = tmp_path / f"old-{number}-{turn}.code"
+            old.write_bytes(b"")
+            os.utime(old, (0, 0))
+            write(tmp_path / "mine-1.code", b"key", b"code")
+            prune(tmp_path, "mine", 1)
+            assert read(tmp_path / "mine-1.code", b"key") == b"code"
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work, number) for number in range(4)]:
+            done.result()
+    assert [file.name for file in tmp_path.iterdir()] == ["mine-1.code"]
 
 
 @pytest.mark.parametrize(

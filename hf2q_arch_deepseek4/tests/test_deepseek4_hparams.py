@@ -105,6 +105,7 @@ def test_metadata_and_back():
         ("attention.head_count_kv", 2, "head_count_kv is 2, expected 1"),
         ("expert_gating_func", 2, "expert_gating_func is 2, expected 4"),
         ("nextn_predict_layers", 1, "nextn_predict_layers is 1, expected 0"),
+        ("attention.sliding_window", 1 << 31, "a whole number from 1 to 2147483647"),
         ("attention.value_length", 8, "value_length is 8, expected 40"),
         ("embedding_length_out", 64, "embedding_length_out is 64, expected 256"),
         ("rope.scaling.type", "linear", "expected 'yarn'"),
@@ -127,3 +128,10 @@ def test_metadata_that_cannot_be_run_is_refused(key, value, message):
 def test_files_of_another_arch_are_refused():
     with pytest.raises(LoadError, match=r"general\.architecture is 'llama'"):
         DeepSeek4HParams.from_metadata({"general.architecture": "llama"})
+
+
+def test_a_scaled_rope_that_does_not_say_how_is_refused():
+    found = metadata(read(layouts.PLAIN))
+    assert found.pop("deepseek4.rope.scaling.type") == "yarn"
+    with pytest.raises(LoadError, match=r"lacks deepseek4\.rope\.scaling\.type, though there is a factor of"):
+        DeepSeek4HParams.from_metadata(found)

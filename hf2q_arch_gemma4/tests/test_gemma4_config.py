@@ -181,6 +181,16 @@ def test_a_model_that_sees_both_ways_is_converted_and_not_loaded(dense):
         Gemma4HParams.from_metadata({**metadata, "gemma4.attention.causal": False})
 
 
+def test_windows_beyond_all_positions_and_a_scaled_rope_are_refused(dense):
+    metadata = {field.key: field.value for field in read(dense()).metadata()}
+    metadata |= {"general.architecture": "gemma4", "tokenizer.ggml.tokens": ["a"]}
+    Gemma4HParams.from_metadata({**metadata, "gemma4.attention.sliding_window": (1 << 31) - 1})
+    with pytest.raises(LoadError, match=r"attention\.sliding_window is 2147483648, expected .* to 2147483647"):
+        Gemma4HParams.from_metadata({**metadata, "gemma4.attention.sliding_window": 1 << 31})
+    with pytest.raises(LoadError, match="unscaled RoPE only"):
+        Gemma4HParams.from_metadata({**metadata, "gemma4.rope.scaling.factor": 8.0})
+
+
 def test_rows_without_a_token_are_left_out(plugins, write, small, tmp_path):
     config = small(vocab_size=304, vocab_size_per_layer_input=304)
     folder = write(tmp_path / "padded", config, n_tokens=272)

@@ -95,7 +95,7 @@ def test_an_existing_output_needs_force(folder, run):
         (("--quant", "bf16", "--via", "f16"), 3, "--via f16 contradicts it"),
         (("--quant", "bf16", "--via", "q8_0"), 3, "--via"),
         (("--quant", "bf16", "--threads", "0"), 3, "0 threads asked for"),
-        (("--quant", "bf16", "--threads", "1025"), 3, "expected 1 to 1024"),
+        (("--quant", "bf16", "--threads", "1025"), 3, "expected a whole number from 1 to 1024"),
         (("--quant", "bf16", "--threads", "many"), 3, "--threads"),
         (("--quant", "bf16", "--threads", "1.5"), 3, "'1.5' is no whole number"),
         (("--quant", "bf16", "-o", ""), 3, "empty text"),

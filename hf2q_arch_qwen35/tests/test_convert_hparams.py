@@ -245,8 +245,12 @@ def test_scaled_rope_is_written_as_the_converter_does_but_not_loaded(dense):
         ("qwen35.rope.scaling.original_context_length", ValueType.UINT32, 256),
         ("qwen35.rope.scaling.yarn_beta_fast", ValueType.FLOAT32, 32.0),
     ]
+    metadata = stored(h)
     with pytest.raises(LoadError, match="unscaled RoPE only"):
-        Qwen35HParams.from_metadata(stored(h))
+        Qwen35HParams.from_metadata(metadata)
+    del metadata["qwen35.rope.scaling.type"]
+    with pytest.raises(LoadError, match=r"rope\.scaling\.factor is 4\.0; .* unscaled RoPE only"):
+        Qwen35HParams.from_metadata(metadata)
 
 
 class TestFromMetadata:

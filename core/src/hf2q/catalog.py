@@ -1,11 +1,12 @@
-"""Expanding a `TensorCatalog` for one model, and claiming a checkpoint's tensors with it."""
+"""Expanding a `TensorCatalog` for one model; with it, claiming a checkpoint's tensors and checking a GGUF file's."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from hf2q.errors import ContractError, TensorMismatchError, listing
+from hf2q.errors import ContractError, LoadError, TensorMismatchError, listing
 from hf2q.types import HParams, Record, Shape, TensorCatalog, TensorInfo, TensorRule, TensorSpec
 
 
@@ -141,3 +142,69 @@ def _refuse(catalog: TensorCatalog, missing: list[tuple[TensorSpec, list[str]]],
     raise TensorMismatchError(
         "; ".join(lines), hint="the checkpoint is incomplete, or of a variant this plugin does not know"
     )
+
+
+class Shaped(Protocol):
+    """A tensor of a file."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+
+class Mismatch(Record, frozen=True, kw_only=True):
+    """How the tensors of a GGUF file differ from what the family expects of it.
+
+    missing, unknown  their names;  wrong  name and shapes of those that have another one
+    """
+
+    missing: tuple[str, ...]
+    unknown: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+    def told(self, arch: str) -> str:
+        """All of it in words, "" when nothing differs."""
+        parts = (
+            (self.missing, "tensors are missing"),
+            (self.unknown, f"tensors are not known to {arch}"),
+            (self.wrong, "tensors have another shape"),
+        )
+        return "; ".join(f"{len(names)} {what}: {listing(names)}" for names, what in parts if names)
+
+
+def mismatch(tensors: Mapping[str, Shaped], specs: Iterable[TensorSpec]) -> Mismatch:
+    """Compare a file's tensors with the expanded specs: all there, none unknown, each of its shape.
+
+    Sizes of 1 do not count: writers differ in whether they keep them; nor do those that metadata do not state.
+    """
+    expected = {spec.name: spec for spec in specs}
+    return Mismatch(
+        missing=tuple(name for name, spec in expected.items() if not spec.optional and name not in tensors),
+        unknown=tuple(name for name in tensors if name not in expected),
+        wrong=tuple(
+            f"{name} is {tensor.shape}, expected {expected[name].shape}"
+            for name, tensor in tensors.items()
+            if name in expected and _squeezed(tensor.shape) != _squeezed(_stated(expected[name], tensor.shape))
+        ),
+    )
+
+
+def check_tensors(path: str, arch: str, tensors: Mapping[str, Shaped], specs: Iterable[TensorSpec]) -> None:
+    """Errors: LoadError listing all that `mismatch` finds in the file `path`."""
+    problems = mismatch(tensors, specs).told(arch)
+    if problems:
+        raise LoadError(
+            f"{path}: {problems}",
+            hint="the file is incomplete, of a variant this plugin does not know, or disagrees with its metadata",
+        )
+
+
+def _stated(spec: TensorSpec, found: Shape) -> Shape:
+    """The expected shape, with the sizes found where metadata state none."""
+    if not spec.rule.unstated or len(found) != len(spec.shape):
+        return spec.shape
+    sizes = zip(spec.rule.shape, spec.shape, found, strict=True)
+    return tuple(own if symbol in spec.rule.unstated else size for symbol, size, own in sizes)
+
+
+def _squeezed(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
@@ -43,8 +42,8 @@ def thread_count(threads: int | None = None) -> int:
             threads = min(len(os.sched_getaffinity(0)), MAX_THREADS)
         else:
             threads = min(os.cpu_count() or 1, MAX_THREADS)
-    if not 1 <= threads <= MAX_THREADS:
-        raise UsageError(f"{threads} threads asked for, expected 1 to {MAX_THREADS}")
+    if not (isinstance(threads, int) and not isinstance(threads, bool) and 1 <= threads <= MAX_THREADS):
+        raise UsageError(f"{threads!r:.60} threads asked for, expected a whole number from 1 to {MAX_THREADS}")
     return threads
 
 
@@ -211,6 +210,8 @@ def _in_parts(work: Callable[[int, int], None], count: int, size: int, threads: 
         if count:
             work(0, count)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     bounds = [count * part // workers for part in range(workers + 1)]
     with ThreadPoolExecutor(workers) as pool:
         for done in [pool.submit(work, *pair) for pair in pairwise(bounds)]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hf2q.errors import ConfigError, listing
+from hf2q.errors import ConfigError, LoadError, listing
 
 HARMLESS: Mapping[str, str] = {
     "architectures": "chose the family",
@@ -55,6 +55,9 @@ HARMLESS: Mapping[str, str] = {
 
 MAX_LAYERS, MAX_EXPERTS = 512, 1024
 """What llama.cpp can load (src/llama-hparams.h). Families name a tensor for each, so a wrong count must not get far."""
+
+MAX_DISTANCE = (1 << 31) - 1
+"""Between two tokens: positions are signed 32-bit numbers, in llama.cpp and here. A window must not be larger."""
 
 _FLOAT32_MIN, _FLOAT32_MAX = 1.1754943508222875e-38, 3.4028234663852886e38
 """Outside of them float32, the type of numbers in GGUF, has zero, fewer bits, or infinity."""
@@ -162,3 +165,20 @@ def overlaid(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(text, Mapping):
         raise ConfigError(f"config.json: text_config is a {type(text).__name__}, expected an object")
     return {**{key: value for key, value in config.items() if key != "text_config"}, **text}
+
+
+def refuse_scaled_rope(metadata: Mapping[str, Any], arch: str) -> None:
+    """For graphs that have no scaled RoPE. Errors: LoadError when GGUF metadata ask for one.
+
+    A factor without a type means linear scaling. Source: llama.cpp, src/llama-model.cpp, `load_hparams`.
+    """
+    kind = metadata.get(f"{arch}.rope.scaling.type")
+    factors = [f"{arch}.rope.scaling.factor", f"{arch}.rope.scale_linear"] if kind is None else []
+    found = [key for key in factors if metadata.get(key, 1) not in (0, 1)]
+    if kind not in (None, "none"):
+        found = [f"{arch}.rope.scaling.type"]
+    if found:
+        raise LoadError(
+            f"{found[0]} is {metadata[found[0]]!r:.60}; this family's graph has unscaled RoPE only",
+            hint="convert the checkpoint with the rope_parameters it was published with",
+        )

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Protocol, cast
 
 from hf2q.errors import PluginLoadError, listing
+from hf2q.installed import Distribution, distributions
 from hf2q.types import Record
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ BUILTIN = "builtin"
 
 
 class EntryPoint(Protocol):
-    """What is used of an importlib-metadata entry point."""
+    """What is used of an entry point, `hf2q.installed`'s or importlib-metadata's."""
 
     name: str
     value: str
@@ -61,24 +61,22 @@ def discover() -> list[EntryPoint]:
 
     A distribution with damaged metadata hides none of the others. The first on the path wins, as when importing.
     """
-    import importlib_metadata
-
     found: list[EntryPoint] = []
     seen: set[str] = set()
-    for dist in importlib_metadata.distributions():
+    for dist in distributions():
         try:
-            if GROUP not in (dist.read_text("entry_points.txt") or ""):
+            if not dist.mentions(GROUP):
                 continue
             name = normalized(dist.name)
             if name not in seen:
                 seen.add(name)
-                found += cast("list[EntryPoint]", list(dist.entry_points.select(group=GROUP)))
+                found += dist.points(GROUP)
         except Exception as error:  # whatever importlib-metadata makes of a damaged file
             found.append(_damaged(dist, error))
     return found
 
 
-def _damaged(dist: Any, error: Exception) -> EntryPoint:
+def _damaged(dist: Distribution, error: Exception) -> EntryPoint:
     reason = f"{type(error).__name__}: {error}"
     try:
         damaged = Damaged(name=dist.name, version=dist.version, reason=reason)
@@ -94,13 +92,7 @@ def labels(point: EntryPoint) -> frozenset[str]:
 
 def distribution_of(point: EntryPoint) -> str:
     """The distribution's name, or the top module where there is none."""
-    return _name(point.dist) if point.dist is not None else point.value.partition(":")[0].partition(".")[0]
-
-
-@cache
-def _name(distribution: Any) -> str:
-    """Asking a distribution for its name reads and parses its metadata each time."""
-    return str(distribution.name)
+    return str(point.dist.name) if point.dist is not None else point.value.partition(":")[0].partition(".")[0]
 
 
 def is_core(point: EntryPoint) -> bool:

@@ -31,7 +31,8 @@ This module imports nothing of hf2q. A message names the thing, the place, what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class Hf2qError(Exception):
@@ -164,6 +165,17 @@ class OverloadedError(RequestError):
     """No capacity now; trying again later may work."""
 
     exit_code = 1
+
+
+@contextmanager
+def about(place: object, kind: type[Hf2qError] = Hf2qError) -> Iterator[None]:
+    """Errors of a `kind` raised inside begin with `place`, the file or folder they are about, unless they name it."""
+    try:
+        yield
+    except kind as error:
+        if str(place) not in error.message:
+            error.message = f"{place}: {error.message}"
+        raise
 
 
 def listing(names: Iterable[str], limit: int = 10) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
@@ -84,6 +83,8 @@ class Registry(Generic[T]):
 
     def miss(self, name: str) -> UnknownNameError:
         """The error for a name that nobody provides."""
+        import difflib
+
         parts = [f"no {self.kind} {name!r}"]
         parts.append(f"known: {listing(self._items)}" if self._items else "none is installed")
         near = difflib.get_close_matches(name, [*self._items, *self._known], n=1)

@@ -109,6 +109,24 @@ def test_logprobs_of_the_prompt(client, server):
     assert len(client.completions.create(**long, **ASKED).choices[0].logprobs.tokens) == 200
 
 
+def test_a_token_before_the_text_is_read_and_not_listed(running):
+    bos = TOKENIZER.encode("<|im_start|>")[0]
+
+    def change(model):
+        model.tokenizer.bos_id, model.tokenizer.add_bos = bos, True
+
+    asked = {"model": "scripted", "prompt": "wx", "echo": True, "max_tokens": 0, "logprobs": 0}
+    with running(script=lambda ids: ord("w") if ids[-1] == bos else ahead(ids), change=change) as site:
+        (choice,) = site.json("POST", PATH, asked)[2]["choices"]
+        (given,) = site.json("POST", PATH, {**asked, "prompt": [bos, *b"wx"]})[2]["choices"]
+    assert (choice["text"], choice["logprobs"]["tokens"]) == ("wx", ["w", "x"])
+    assert choice["logprobs"]["text_offset"] == [0, 1]
+    assert choice["logprobs"]["token_logprobs"] == pytest.approx([0, 0], abs=1e-6)
+    # given as a token, it is part of the text
+    assert "".join(given["logprobs"]["tokens"]) == given["text"] == "<|im_start|>wx"
+    assert given["logprobs"]["token_logprobs"][0] is None
+
+
 def test_logprobs_of_a_stream(client):
     asked = {"prompt": "v!", "logprobs": 1, "echo": True, **ASKED}
     whole = client.completions.create(**asked).choices[0]

@@ -50,14 +50,20 @@ def frames(raw):
 
 
 @pytest.mark.parametrize("path", GOOD)
-def test_a_connection_is_kept_through_refusals(site, path):
+def test_a_connection_is_kept_until_something_is_refused(site, path):
     with socket.create_connection(site.address, timeout=30) as sock:
-        for body, status in ((GOOD[path], 200), ({"nonsense": 1}, 400), ([], 400), (GOOD[path], 200)):
-            sock.sendall(sent(path, body))
+        for _ in range(2):
+            sock.sendall(sent(path, GOOD[path]))
             found, headers, _ = response(sock)
-            assert (found, headers["content-type"], headers.get("connection")) == (status, "application/json", None)
+            assert (found, headers["content-type"], headers.get("connection")) == (200, "application/json", None)
         sock.sendall(sent(path, GOOD[path]) + sent(path, GOOD[path]))  # two at once
         assert response_pair(sock) == [200, 200]
+    for body, status in (({"nonsense": 1}, 400), ([], 400), (GOOD[path] | {"model": "nobody's"}, 404)):
+        with socket.create_connection(site.address, timeout=30) as sock:
+            sock.sendall(sent(path, body))
+            found, headers, _ = response(sock)
+            assert (found, headers["content-type"], headers["connection"]) == (status, "application/json", "close")
+            assert sock.recv(1) == b""
 
 
 def response_pair(sock):

@@ -57,8 +57,19 @@ def test_head_that_is_too_long(strict):
 
 
 @pytest.mark.parametrize(
+    "head", [b"GET /health HTTP/1.1\r\nx-long: " + b"a" * 5000, b"GET /" + b"a" * 5000 + b" HTTP/1.1"]
+)
+def test_head_that_is_too_long_and_comes_at_once(strict, head):
+    with send(strict, head + b"\r\nhost: x\r\n\r\n") as sock:
+        refused(strict, rest(sock), 431, "request_too_large")
+
+
+@pytest.mark.parametrize(
     "data",
     [
+        b"GET /health HTTP/3.7\r\nhost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 TLS\r\n\r\n",
         b"GET /health HTTP/1.1\r\n\r\n",  # no host
         b"GET /health HTTP/1.1\r\nhost: x\r\nbad header\r\n\r\n",

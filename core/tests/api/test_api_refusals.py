@@ -350,7 +350,13 @@ def test_what_a_client_sends_cannot_write_lines_into_the_log(site, caplog):
     assert all(line.isprintable() for line in lines)
 
 
-@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/json5"),
+        *("application/json; charset=utf-16", 'application/json;charset="iso-8859-1"'),
+    ],
+)
 def test_wrong_content_type(site, kind):
     headers = [f"content-type: {kind}"] if kind else []
     found = site.json("POST", CHAT, json.dumps(OK).encode(), headers)
@@ -363,7 +369,7 @@ def test_compressed_body(site):
 
 
 @pytest.mark.parametrize(
-    "kind", ["application/json; charset=utf-8", "Application/JSON", "application/json;charset=UTF-8"]
+    "kind", ["application/json; charset=utf-8", "Application/JSON", 'application/json;x=y; charset="UTF-8"']
 )
 def test_right_content_types(site, kind):
     assert site.json("POST", CHAT, json.dumps(OK).encode(), [f"content-type: {kind}"])[0] == 200

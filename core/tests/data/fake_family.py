@@ -8,6 +8,7 @@ import json
 import numpy as np
 
 from hf2q import rows
+from hf2q.errors import LoadError
 from hf2q.hookspecs import hookimpl
 from hf2q.types import (
     ArchEntry,
@@ -44,7 +45,15 @@ class FakeHParams(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_metadata(cls, metadata):
-        raise NotImplementedError
+        if "fake.embedding_length" not in metadata:
+            raise LoadError("GGUF metadata lacks fake.embedding_length")
+        return cls(
+            n_layer=metadata["fake.block_count"],
+            n_mtp=0,
+            n_vocab=len(metadata["tokenizer.ggml.tokens"]),
+            n_embd=metadata["fake.embedding_length"],
+            n_expert=0,
+        )
 
     @property
     def layer_kinds(self):

@@ -59,14 +59,12 @@ class DsmlReader(Reading):
         """What follows the opening of an invocation, with its end."""
         schema = Schema(self.begin((yield from self.until('">', most=NAME))).parameters)
         self.say("{")
-        keys: set[str] = set()
+        more = ""
         yield from self.space()
         while (yield from self.either(PARAMETER, INVOKE_END)) == PARAMETER:
             key = yield from self.until('" string="', most=NAME)
-            if key in keys:
-                raise ValueError(f"the parameter {key:.60} comes twice")
-            self.say(f"{', ' if keys else ''}{json.dumps(key, ensure_ascii=False)}: ")
-            keys.add(key)
+            self.say(f"{more}{json.dumps(key, ensure_ascii=False)}: ")
+            more = ", "
             if (yield from self.either('true">', 'false">')) == 'true">':
                 self.say('"')
                 yield from self.until(VALUE_END, sink=self.say_text)

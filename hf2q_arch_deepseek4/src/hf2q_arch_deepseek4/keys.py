@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
-from hf2q.config import MAX_EXPERTS, MAX_LAYERS
+from hf2q.config import MAX_DISTANCE, MAX_EXPERTS, MAX_LAYERS
 from hf2q.errors import LoadError
 from hf2q_arch_deepseek4.families import ARCH, MAX_SINKHORN
 
@@ -57,7 +57,7 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "q_rank": keys.size("attention.q_lora_rank"),
         "o_groups": keys.size("attention.output_group_count"),
         "o_rank": keys.size("attention.output_lora_rank"),
-        "window": keys.size("attention.sliding_window"),
+        "window": keys.size("attention.sliding_window", most=MAX_DISTANCE),
         "n_index_head": keys.size("attention.indexer.head_count"),
         "d_index": keys.size("attention.indexer.key_length"),
         "index_top_k": keys.size("attention.indexer.top_k"),
@@ -72,6 +72,10 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _yarn(keys: _Keys) -> dict[str, Any] | None:
     kind = keys.value("rope.scaling.type", "none")
     if kind == "none":
+        factor = keys.value("rope.scaling.factor", 1.0)
+        if f"{ARCH}.rope.scaling.type" not in keys.metadata and factor not in (0, 1):
+            told = f"GGUF metadata lacks {ARCH}.rope.scaling.type, though there is a factor of {factor!r:.60}"
+            raise LoadError(told, hint=HINT)
         return None
     if kind != "yarn":
         raise keys.wrong("rope.scaling.type", "'yarn' or nothing")
@@ -87,14 +91,14 @@ class _Keys:
     """Typed access to the keys of the arch."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self._metadata = metadata
+        self.metadata = metadata
 
     def value(self, key: str, default: Any = None) -> Any:
         """The value, or `default`; without one the key must be there."""
         name = f"{ARCH}.{key}"
-        if name not in self._metadata and default is None:
+        if name not in self.metadata and default is None:
             raise LoadError(f"GGUF metadata lacks {name}", hint=HINT)
-        return self._metadata.get(name, default)
+        return self.metadata.get(name, default)
 
     def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = (1 << 32) - 1) -> int:
         """A whole number from `least` to `most`; 0 as well when that is the default."""
@@ -113,7 +117,7 @@ class _Keys:
 
     def optional_number(self, key: str) -> float | None:
         """The same, or None where there is no such key."""
-        return self.number(key) if f"{ARCH}.{key}" in self._metadata else None
+        return self.number(key) if f"{ARCH}.{key}" in self.metadata else None
 
     def flag(self, key: str) -> bool:
         """A truth value."""
@@ -148,7 +152,7 @@ class _Keys:
 
     def vocabulary(self) -> int:
         """The length of the token list."""
-        tokens = self._metadata.get("tokenizer.ggml.tokens")
+        tokens = self.metadata.get("tokenizer.ggml.tokens")
         if isinstance(tokens, str) or not isinstance(tokens, Sized) or not len(tokens):
             raise LoadError("tokenizer.ggml.tokens is missing or empty; the size of the vocabulary is not known")
         return len(tokens)
@@ -156,7 +160,7 @@ class _Keys:
     def wrong(self, key: str, expected: str) -> LoadError:
         """The error for a value that cannot be used."""
         name = f"{ARCH}.{key}"
-        text = repr(self._metadata.get(name))
+        text = repr(self.metadata.get(name))
         return LoadError(f"{name} is {text if len(text) <= 60 else text[:57] + '…'}, expected {expected}")
 
 

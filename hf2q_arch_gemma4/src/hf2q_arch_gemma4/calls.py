@@ -19,7 +19,7 @@ from hf2q.serve.chat.syntax import ToolSchema
 
 OPEN, CLOSE = "<|tool_call>", "<tool_call|>"
 QUOTE = '<|"|>'
-_DEEPEST = 64
+_OPENING = {"}": "{", "]": "["}
 _NO_KEY = frozenset("{}[],<>\"'\n")
 
 
@@ -49,44 +49,37 @@ class GemmaReader(Reading):
         yield from self.space()
         yield from self.expect("call:")
         tool = self.begin((yield from self.until("{", most=NAME)))
-        yield from self._map(Schema(tool.parameters), 0)
+        yield from self._inner(Schema(tool.parameters), "}")
         self.end()
         yield from self.space()
         yield from self.expect(CLOSE)
 
-    def _map(self, schema: Schema, depth: int) -> Reads[None]:
-        """What follows an opening brace, with the closing one."""
-        self.say("{")
-        if (yield from self.space()) == "}":
-            yield from self.next()
-            self.say("}")
-            return
-        keys: set[str] = set()
-        more = True
-        while more:
-            key = yield from self._key()
-            if key in keys:
-                raise ValueError(f"the key {key:.60} comes twice")
-            self.say(f"{', ' if keys else ''}{json.dumps(key, ensure_ascii=False)}: ")
-            keys.add(key)
-            yield from self._value(schema.member(key), depth + 1)
-            yield from self.space()
-            more = (yield from self.either(",", "}")) == ","
-        self.say("}")
-
-    def _list(self, schema: Schema, depth: int) -> Reads[None]:
-        """What follows an opening bracket, with the closing one."""
-        self.say("[")
-        if (yield from self.space()) == "]":
-            yield from self.next()
-            self.say("]")
-            return
-        more, items = True, schema.items()
-        while more:
-            yield from self._value(items, depth + 1)
-            yield from self.space()
-            more = (yield from self.either(",", "]")) == ","
-            self.say(", " if more else "]")
+    def _inner(self, schema: Schema, close: str) -> Reads[None]:
+        """What follows an opening brace or bracket, up to the one that closes it. It may nest as deep as it likes."""
+        self.say(_OPENING[close])
+        open_ = [(schema, close)]
+        first = True  # in the innermost object or list
+        while open_:
+            schema, close = open_[-1]
+            found = yield from self.space()
+            more = first and found != close
+            if not more:
+                more = (yield from self.either(",", close)) == ","
+                self.say(", " if more else close)
+            first = False
+            if not more:
+                open_.pop()
+                continue
+            value = schema.items()
+            if close == "}":
+                key = yield from self._key()
+                self.say(f"{json.dumps(key, ensure_ascii=False)}: ")
+                value = schema.member(key)
+            inner = yield from self._value(value)
+            if inner:
+                self.say(_OPENING[inner])
+                open_.append((value, inner))
+                first = True
 
     def _key(self) -> Reads[str]:
         """A key and the colon behind it."""
@@ -107,9 +100,8 @@ class GemmaReader(Reading):
         yield from self.expect(":")
         return key
 
-    def _value(self, schema: Schema, depth: int) -> Reads[None]:
-        if depth > _DEEPEST:
-            raise ValueError(f"values nest deeper than {_DEEPEST}")
+    def _value(self, schema: Schema) -> Reads[str]:
+        """A value, but only the opening of an object or a list; what closes that, "" for anything else."""
         first = yield from self.space()
         if first == "<":
             yield from self.expect(QUOTE)
@@ -118,14 +110,11 @@ class GemmaReader(Reading):
             self.say('"')
         elif first == '"':
             yield from self.json_text(self.say)
-        elif first == "{":
-            yield from self.next()
-            yield from self._map(schema, depth)
-        elif first == "[":
-            yield from self.next()
-            yield from self._list(schema, depth)
+        elif first in "{[":
+            return "}" if (yield from self.next()) == "{" else "]"
         else:
             self.say(_bare(schema, (yield from self.bare(",}]<")).strip()))
+        return ""
 
 
 def _bare(schema: Schema, text: str) -> str:

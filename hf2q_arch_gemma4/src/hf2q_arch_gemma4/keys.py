@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
-from hf2q.config import MAX_EXPERTS, MAX_LAYERS
+from hf2q.config import MAX_DISTANCE, MAX_EXPERTS, MAX_LAYERS, refuse_scaled_rope
 from hf2q.errors import LoadError
 from hf2q_arch_gemma4.families import ARCH
 
@@ -31,6 +31,7 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
             f"{ARCH}.attention.causal is not true; this family's graph is causal only",
             hint="the model embeds text and does not generate; converting it works, running it does not",
         )
+    refuse_scaled_rope(metadata, ARCH)
     return {
         "n_layer": n_layer,
         "n_vocab": keys.vocabulary(),
@@ -44,7 +45,7 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "head_dim_full": head_dim[""],
         "head_dim_swa": head_dim["_swa"],
         "sliding": sliding,
-        "n_window": keys.size("attention.sliding_window"),
+        "n_window": keys.size("attention.sliding_window", most=MAX_DISTANCE),
         "n_shared_kv": n_shared,
         "n_ple": keys.size("embedding_length_per_layer_input", least=0),
         "rope_base_full": keys.number("rope.freq_base"),

@@ -13,6 +13,7 @@ from hf2q.serve.chat.syntax import ToolSchema
 from hf2q.serve.grammar.calls import (
     Parameter,
     SchemaError,
+    escaped,
     json_value,
     members,
     ordered,
@@ -54,6 +55,8 @@ def _tool(name: str, tool: ToolSchema) -> str:
     return "\n".join(rules)
 
 
+_READ_AS_END = f"{escaped(VALUE_END)}[ \\t\\r\\n]*(?:{escaped('<parameter=')}|{escaped('</function>')})"
+"""See `hf2q_arch_qwen35.calls.QwenReader`: an end counts without a line of its own too."""
 _END = quoted(f"\n{VALUE_END}\n")
 
 
@@ -72,5 +75,5 @@ def _parameter(name: str, parameter: Parameter, root: Mapping[str, Any]) -> str:
     except SchemaError as error:
         raise SchemaError(error.message, f"/properties/{parameter.name}{error.path}") from None
     null = f" | {quoted('null' + chr(10) + VALUE_END + chr(10))}" if kind == "text or null" else ""
-    text = text_until(f"{name}_t", f"\n{VALUE_END}\n", within=within)
+    text = text_until(f"{name}_t", f"\n{VALUE_END}\n", within=within, barred=_READ_AS_END)
     return f"{name}: {opening} ({name}_t{null})\n{text}"

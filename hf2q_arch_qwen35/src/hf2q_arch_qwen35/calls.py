@@ -56,15 +56,13 @@ class QwenReader(Reading):
         tool = self.begin((yield from self.until(">", most=NAME)))
         schema = Schema(tool.parameters)
         self.say("{")
-        keys: set[str] = set()
+        more = ""
         yield from self.space()
         found = yield from self.either(PARAMETER, FUNCTION)
         while found == PARAMETER:
             key = yield from self.until(">", most=NAME)
-            if key in keys:
-                raise ValueError(f"the parameter {key:.60} comes twice")
-            self.say(f"{', ' if keys else ''}{json.dumps(key, ensure_ascii=False)}: ")
-            keys.add(key)
+            self.say(f"{more}{json.dumps(key, ensure_ascii=False)}: ")
+            more = ", "
             found = yield from self._value(schema.member(key))
         self.say("}")
         self.end()
@@ -79,24 +77,57 @@ class QwenReader(Reading):
             self.say('"')
             return found
         parts: list[str] = []
-        found = yield from self._text(parts.append)
+        found = yield from self._text(parts.append, quotes=_Quotes() if schema.written == "json" else None)
         self.say(schema.value("".join(parts)))
         return found
 
-    def _text(self, sink: Sink) -> Reads[str]:
+    def _text(self, sink: Sink, quotes: _Quotes | None = None) -> Reads[str]:
         """The text of a value, up to an end behind which comes a parameter or the function's end: a value may be
-        about markup itself.
+        about markup itself. What is inside `quotes` is no end.
         """
         char = yield from self.next()
         held = "" if char == "\n" else char
         while True:
-            while held and not _may_end(held):
+            while held and ((quotes is not None and quotes.hide(held[0])) or not _may_end(held)):
                 sink(held[0])
+                if quotes is not None:
+                    quotes.take(held[0])
                 held = held[1:]
             for found in (PARAMETER, FUNCTION):
                 if held.endswith(found):
                     return found
             held += yield from self.next()
+
+
+class _Quotes:
+    """Where a value is inside a text of JSON: what looks like an end of the value there belongs to the text.
+
+    No text of JSON holds a line break, so where one stands in it the value is no JSON, and quotes mean nothing.
+    """
+
+    def __init__(self) -> None:
+        self._begun = self._inside = self._escaped = False
+        self._live = True
+
+    def hide(self, char: str) -> bool:
+        """Whether the next character, `char`, begins no end."""
+        return self._inside and char != "\n"
+
+    def take(self, char: str) -> None:
+        """The next character of the value."""
+        if not self._live:
+            return
+        if not self._begun:
+            self._begun = char not in SPACE
+            self._live = not self._begun or char in '{["'
+        if self._inside and char == "\n":
+            self._inside = self._live = False
+        elif self._escaped:
+            self._escaped = False
+        elif self._inside and char == "\\":
+            self._escaped = True
+        elif char == '"' and self._live:
+            self._inside = not self._inside
 
 
 def _may_end(text: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
-from hf2q.config import MAX_EXPERTS, MAX_LAYERS
+from hf2q.config import MAX_EXPERTS, MAX_LAYERS, refuse_scaled_rope
 from hf2q.errors import FormatError, LoadError
 from hf2q_arch_qwen35.families import DENSE, MOE
 
@@ -28,7 +28,7 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
             f"{arch}.ssm.inner_size is {inner}, ssm.time_step_rank {n_v_heads}, full_attention_interval {interval}: "
             "expected a multiple of a positive number of heads, and a positive interval"
         )
-    _refuse_scaling(metadata, arch)
+    refuse_scaled_rope(metadata, arch)
     if keys.size("attention.value_length", head_dim) != head_dim:
         raise LoadError(f"{arch}.attention.value_length differs from {arch}.attention.key_length, which is {head_dim}")
     return {
@@ -58,15 +58,6 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "n_ff_expert": keys.size("expert_feed_forward_length") if moe else 0,
         "n_ff_shared": keys.size("expert_shared_feed_forward_length") if moe else 0,
     }
-
-
-def _refuse_scaling(metadata: Mapping[str, Any], arch: str) -> None:
-    kind = metadata.get(f"{arch}.rope.scaling.type", "none")
-    if kind != "none":
-        raise LoadError(
-            f"{arch}.rope.scaling.type is {kind!r}; this family's graph has unscaled RoPE only",
-            hint="convert the checkpoint with the rope_parameters it was published with",
-        )
 
 
 class _Keys:

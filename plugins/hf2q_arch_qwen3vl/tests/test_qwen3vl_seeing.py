@@ -2,6 +2,7 @@
 images in it."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -102,6 +103,15 @@ def test_the_tower_equals_the_reference(pair, recorded):
         close(pair.ops.to_numpy(found.embeddings), recorded["embeddings"][number])
         for level, features in enumerate(found.deepstack):
             close(pair.ops.to_numpy(features), recorded["deepstack"][level, number])
+
+
+@pytest.mark.parametrize("key", ["clip.has_vision_encoder", "clip.use_gelu"])
+@pytest.mark.parametrize("value", [False, 1, None])
+def test_a_file_that_says_otherwise_of_its_tower_is_refused(files, key, value):
+    with open_gguf(files[1]) as file:
+        metadata = {**file.metadata, key: value}
+    with pytest.raises(LoadError, match=re.escape(f"{key} is {value}, expected True")):
+        TowerHParams.from_metadata(metadata)
 
 
 def test_a_prompt_with_images_equals_the_reference(pair, recorded):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -47,6 +46,8 @@ def _cgroup(folder: Path) -> int | None:
 
 
 def _sysctl(name: str) -> int | None:
+    import subprocess  # here: no other system needs it
+
     with suppress(OSError, ValueError, subprocess.SubprocessError):
         told = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, timeout=5, check=True)
         return int(told.stdout)

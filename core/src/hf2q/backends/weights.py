@@ -38,10 +38,17 @@ class Stored(Protocol):
 
 
 class Source(Protocol):
-    """Where tensors come from: an open GGUF file, or `ArraySource`."""
+    """Where tensors come from: an open GGUF file, or `ArraySource`. Errors begin with its `path`."""
 
     @property
+    def path(self) -> str: ...
+    @property
     def tensors(self) -> Mapping[str, Stored]: ...
+
+    @property
+    def mapped(self) -> bool:
+        """Whether `rows` are views of a file mapped into memory, whose pages anybody may let go of."""
+        ...
 
     def rows(self, name: str) -> Bytes:
         """The data of a tensor, uint8 (rows, bytes per row)."""
@@ -62,17 +69,19 @@ class Adopts(Protocol):
         codec: QuantCodec,
         shape: Shape,
         checked: Callable[[int, int], None],
-        done: Callable[[int, int], None],
+        *,
+        mapped: bool = False,
+        later: bool = False,
     ) -> Matrix:
-        """`Ops.matrix` that may return before it is done.
+        """`Ops.matrix` that may return before it is done; with `later` even before the first product with it.
 
         Rows that hold a scale, or a value of a float type, that is not finite are handed to `checked` (first, one after
-        the last), which raises; those that are not read any more to `done`.
+        the last), which raises. Of `mapped` blocks pages are let go of once they have been read.
         """
         ...
 
     def adopted(self) -> None:
-        """Return when all that was adopted is there. Errors: what `checked` raises."""
+        """Return when all that was adopted, but for what may come `later`, is there. Errors: what `checked` raises."""
         ...
 
 
@@ -85,6 +94,9 @@ class ArrayTensor(Record, frozen=True, kw_only=True):
 
 class ArraySource:
     """float32 arrays in memory, by GGUF name: for tests of graphs."""
+
+    path = "arrays in memory"
+    mapped = False
 
     def __init__(self, arrays: Mapping[str, Float32]) -> None:
         self._arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
@@ -125,9 +137,11 @@ class Weights:
     """Tensors by GGUF name. `codec` finds the codec of a qtype; its errors say what to install.
 
     Every tensor that is asked for is checked first: its scales, or the values of a float type, are finite numbers.
+    `later`: a backend that can may leave this, and all else that loading takes, to the first products.
     """
 
-    def __init__(self, source: Source, codec: Callable[[str], QuantCodec], ops: Ops) -> None:
+    def __init__(self, source: Source, codec: Callable[[str], QuantCodec], ops: Ops, *, later: bool = False) -> None:
+        self._later = later
         self._source = source
         self._codec = codec
         self._ops = ops
@@ -147,8 +161,8 @@ class Weights:
         shape = (groups, stored.shape[0] // groups, stored.shape[-1]) if groups else stored.shape
         codec = self._codec(stored.qtype)
         if isinstance(self._ops, Adopts):
-            check, release = partial(self._check, name, stored, rows), partial(self._source.release, name)
-            matrix = self._ops.adopt(rows, codec, shape, check, release)
+            check, mapped = partial(self._check, name, stored, rows), self._source.mapped
+            matrix = self._ops.adopt(rows, codec, shape, check, mapped=mapped, later=self._later)
         else:
             self._check(name, stored, rows)
             matrix = self._ops.matrix(rows, codec, shape)
@@ -175,7 +189,7 @@ class Weights:
     def _stored(self, name: str) -> Stored:
         stored = self._source.tensors.get(name)
         if stored is None:
-            raise LoadError(f"the model file lacks the tensor {name!r}, which the graph needs")
+            raise LoadError(f"{self._source.path}: the tensor {name!r} is missing, which the graph needs")
         return stored
 
     def _check(self, name: str, stored: Stored, rows: Bytes, first: int = 0, last: int | None = None) -> None:
@@ -188,7 +202,7 @@ class Weights:
         if bad is not None:
             of_floats = codec.block_size == 1
             raise LoadError(
-                f"tensor {name!r} ({stored.qtype}) holds {bad.value} in row {first + bad.row}, "
+                f"{self._source.path}: tensor {name!r} ({stored.qtype}) holds {bad.value} in row {first + bad.row}, "
                 f"{f'column {bad.at}' if of_floats else f'as a scale of block {bad.at}'}; expected finite numbers",
                 hint="the file is damaged, or was converted from a damaged checkpoint: download or convert it again",
             )

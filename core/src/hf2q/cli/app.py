@@ -6,8 +6,10 @@ up among those that plugins provide; only then are plugins imported.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
+from importlib import import_module
+from types import FunctionType
+from typing import get_type_hints
 
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
@@ -50,7 +52,10 @@ def run(words: Sequence[str]) -> int:
     with plugin_environment(settings):
         app = build()
         word = next(iter(rest), "")
-        if word and not word.startswith("-") and word not in {name for name, _, _ in COMMANDS}:
+        where = {name: where for name, where, _ in COMMANDS}.get(word)
+        if where is not None:
+            _evaluate(where)
+        elif word and not word.startswith("-"):
             _add_plugin_command(app, word)
         return _call(app, rest)
 
@@ -71,6 +76,14 @@ def build() -> App:
     return app
 
 
+def _evaluate(where: str) -> None:
+    """Make objects of the annotations of a command, which are texts: cyclopts would evaluate them four times."""
+    module, _, name = where.partition(":")
+    found = getattr(import_module(module), name)
+    if isinstance(found, FunctionType):
+        found.__annotations__ = get_type_hints(found, include_extras=True)
+
+
 def _call(app: App, rest: list[str]) -> int:
     try:
         code = app(rest, exit_on_error=False, print_error=False, result_action="return_value")
@@ -86,6 +99,8 @@ def _call(app: App, rest: list[str]) -> int:
 
 def _add_plugin_command(app: App, word: str) -> None:
     """Add the command `word` that a plugin provides. Errors: UnknownNameError, DuplicateNameError, PluginLoadError."""
+    import difflib
+
     from hf2q.plugins import Plugins
     from hf2q.types import resolve
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, validators
 
+from hf2q.cli.measuring import Backend, Exact, IgnoreMemory, Threads
 from hf2q.cli.numbers import whole_number
 from hf2q.cli.output import print_json, print_table, printable, size
 from hf2q.errors import ContextLengthError, UsageError
@@ -54,20 +55,10 @@ def command(
             validator=_POSITIVE,
         ),
     ] = 1,
-    threads: Annotated[
-        int | None,
-        Parameter(
-            name=["--threads", "-t"],
-            help="Default: HF2Q_THREADS, else the CPUs there are.",
-            converter=whole_number,
-            validator=_POSITIVE,
-        ),
-    ] = None,
-    backend: Annotated[str, Parameter(help="What to compute with.")] = "auto",
-    exact: Annotated[bool, Parameter(help="Compute with float32 activations throughout; slower.")] = False,
-    ignore_memory: Annotated[
-        bool, Parameter(help="Load although it probably does not fit into memory.", negative=())
-    ] = False,
+    threads: Threads = None,
+    backend: Backend = "auto",
+    exact: Exact = False,
+    ignore_memory: IgnoreMemory = False,
     json: Annotated[bool, Parameter(help="Print JSON.")] = False,
 ) -> None:
     """Measure tokens per second of prompts and of generation, with random tokens.

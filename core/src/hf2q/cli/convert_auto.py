@@ -14,7 +14,10 @@ from hf2q.errors import UsageError
 
 if TYPE_CHECKING:
     from hf2q.quality.allocate.budget import Budget
-    from hf2q.quality.allocate.search import Found
+    from hf2q.quality.allocate.found import Found
+
+SHOWN = 4
+"""Mixes in the table, those that lose least; ``--json`` has all."""
 
 
 def asked(
@@ -158,6 +161,7 @@ def show(found: Found, path: Path | None) -> None:
         )
     print_table(rows, header=("tensors", "types", "bytes", "mean loss", "of the whole"))
     print()
+    _show_rivals(found)
     best = "no choice of these types loses less" if found.exact else f"no choice can lose less than {found.bound:.6g}"
     print_table(
         [
@@ -167,6 +171,20 @@ def show(found: Found, path: Path | None) -> None:
             ("again", f"--quant {found.recipe} --tensor-type-file {path or 'FILE'}"),
         ]
     )
+    print()
+
+
+def _show_rivals(found: Found) -> None:
+    """Print the choice and the best of the mixes that keep to the budget, if any does."""
+    if not found.rivals:
+        return
+    own = (found.winner or "the choice", found.nbytes, found.loss, found.divergence)
+    others = [(one.name, one.nbytes, one.loss, one.divergence) for one in found.rivals if one.name != found.winner]
+    rows = [
+        (name, f"{8 * nbytes / found.parameters:.3f}", f"{loss:.6g}", "" if moved is None else f"{moved:.6f}")
+        for name, nbytes, loss, moved in [own, *others[:SHOWN]]
+    ]
+    print_table(rows, header=("within the budget", "bits per weight", "loss", "divergence"))
     print()
 
 
@@ -181,6 +199,12 @@ def as_json(found: Found, path: Path | None) -> dict[str, Any]:
         "loss": found.loss,
         "bound": found.bound,
         "exact": found.exact,
+        "divergence": found.divergence,
+        "winner": found.winner or None,
+        "mixes": [
+            {"name": one.name, "nbytes": one.nbytes, "loss": one.loss, "divergence": one.divergence}
+            for one in found.rivals
+        ],
         "tensors": [
             {
                 "name": one.name,

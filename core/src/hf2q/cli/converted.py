@@ -10,7 +10,7 @@ from hf2q.cli.output import print_json, print_table, size
 
 if TYPE_CHECKING:
     from hf2q.convert import Summary
-    from hf2q.quality.allocate.search import Found
+    from hf2q.quality.allocate.found import Found
 
 
 def show(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
-from hf2q.cli.numbers import whole_number
+from hf2q.cli.measuring import Backend, Exact, IgnoreMemory, Threads
 from hf2q.cli.output import print_json
 from hf2q.errors import ConfigError, MissingFileError, UsageError
 
@@ -29,20 +29,10 @@ def command(
     ] = None,
     no_normalize: Annotated[bool, Parameter(help="Leave the vectors' lengths as they are.")] = False,
     truncate: Annotated[bool, Parameter(help="Cut texts that the model's context does not hold.")] = False,
-    threads: Annotated[
-        int | None,
-        Parameter(
-            name=["--threads", "-t"],
-            help="Default: HF2Q_THREADS, else the CPUs there are.",
-            converter=whole_number,
-            validator=validators.Number(gte=1),
-        ),
-    ] = None,
-    backend: Annotated[str, Parameter(help="What to compute with.")] = "auto",
-    exact: Annotated[bool, Parameter(help="Compute with float32 activations throughout; slower.")] = False,
-    ignore_memory: Annotated[
-        bool, Parameter(help="Load although it probably does not fit into memory.", negative=())
-    ] = False,
+    threads: Threads = None,
+    backend: Backend = "auto",
+    exact: Exact = False,
+    ignore_memory: IgnoreMemory = False,
     json: Annotated[bool, Parameter(help="Print one JSON object.")] = False,
 ) -> None:
     """Turn texts into vectors with an embedding model.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter, validators
 
 from hf2q.cli.biases import biases
+from hf2q.cli.measuring import Backend, Exact, IgnoreMemory, Threads
 from hf2q.cli.numbers import whole_number
 from hf2q.cli.output import note, print_json
 from hf2q.errors import ConfigError, MissingFileError, UsageError
@@ -90,28 +91,26 @@ def command(
         ),
     ] = (),
     ignore_eos: Annotated[bool, Parameter(help="Go on after the tokens that end a generation.")] = False,
-    backend: Annotated[str, Parameter(help="What to compute with.")] = "auto",
-    threads: Annotated[
+    logprobs: Annotated[
         int | None,
         Parameter(
-            name=["--threads", "-t"],
-            help="Default: HF2Q_THREADS, else the CPUs there are.",
+            help="Tell the log probability of each token, and of so many of the likeliest (0 to 20); only with --json.",
             converter=whole_number,
-            validator=validators.Number(gte=1),
+            validator=validators.Number(gte=0, lte=20),
         ),
     ] = None,
+    backend: Backend = "auto",
+    threads: Threads = None,
     ctx: Annotated[
         int | None,
         Parameter(help="Most tokens of prompt and answer (default: all the model takes).", converter=whole_number),
     ] = None,
-    exact: Annotated[bool, Parameter(help="Compute with float32 activations throughout; slower.")] = False,
+    exact: Exact = False,
     speculative: Annotated[
         bool,
         Parameter(help="Guess tokens ahead with the file's MTP block: the same answer, often sooner.", negative=()),
     ] = False,
-    ignore_memory: Annotated[
-        bool, Parameter(help="Load although it probably does not fit into memory.", negative=())
-    ] = False,
+    ignore_memory: IgnoreMemory = False,
     json: Annotated[bool, Parameter(help="Print one JSON object at the end instead of text.")] = False,
 ) -> None:
     """Continue a prompt with a model file.
@@ -124,6 +123,8 @@ def command(
     about_chat = system is not None or chat_template_file is not None
     if not chat and (chat is False or not image) and about_chat:
         raise UsageError("--system and --chat-template-file are for --chat")
+    if logprobs is not None and not json:
+        raise UsageError("--logprobs is for --json, which has a place for them")
     if speculative and image:
         raise UsageError("--speculative is for text alone, not for --image")
     from hf2q.serve.load import load
@@ -150,6 +151,7 @@ def command(
         mmproj=projector,
         draft=speculative,
         ignore_memory=ignore_memory,
+        later=True,
     ) as loaded:
         if chat is None:
             chat = loaded.vision is not None and loaded.vision.placeholder not in text
@@ -163,10 +165,11 @@ def command(
             sampling=sampling,
             stop=stop,
             ignore_eos=ignore_eos,
+            logprobs=logprobs,
             speculative=speculative,
         )
         if json:
-            print_json(_collected(events))
+            print_json(_collected(events, loaded))
         else:
             _print(events)
 
@@ -235,14 +238,24 @@ def _print(events: Iterator[TokenEvent]) -> None:
     )
 
 
-def _collected(events: Iterator[TokenEvent]) -> dict[str, Any]:
+def _collected(events: Iterator[TokenEvent], model: Model) -> dict[str, Any]:
+    def told(token: int, logprob: float) -> dict[str, Any]:
+        text = model.tokenizer.token_bytes(token).decode("utf-8", "replace")
+        return {"id": token, "text": text, "logprob": logprob}
+
     collected = list(events)
+    logprobs = [
+        told(event.token, event.logprobs.logprob) | {"top": [told(*one) for one in event.logprobs.top]}
+        for event in collected
+        if event.token is not None and event.logprobs is not None
+    ]
     usage, times = collected[-1].usage, collected[-1].timings
     assert usage is not None
     assert times is not None
     return {
         "text": "".join(event.text for event in collected),
         "ids": [event.token for event in collected if event.token is not None],
+        **({"logprobs": logprobs} if logprobs else {}),
         "finish_reason": collected[-1].finish_reason,
         "usage": {
             "prompt_tokens": usage.prompt_tokens,

@@ -1,4 +1,4 @@
-"""What the commands that measure quality have in common: their options, and how a file is opened."""
+"""What the commands that run models or measure their quality have in common: options, and how a file is opened."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ Threads = Annotated[
 Backend = Annotated[str, Parameter(name="--backend", help="What to compute with.")]
 Exact = Annotated[
     bool, Parameter(name="--exact", help="Compute with float32 activations throughout; slower.", negative=())
+]
+IgnoreMemory = Annotated[
+    bool,
+    Parameter(name="--ignore-memory", help="Load although it probably does not fit into memory.", negative=()),
 ]
 Resume = Annotated[
     Path | None,

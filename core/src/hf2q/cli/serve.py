@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, validators
 
 from hf2q.cli.logs import show_by_default
+from hf2q.cli.measuring import Backend, IgnoreMemory, Threads
 from hf2q.cli.numbers import byte_size, byte_size_or_none, whole_number
 from hf2q.cli.selftest import SelftestOptions
 from hf2q.cli.serve_access import allowed_hosts, check_open, check_origins, read_keys
@@ -99,16 +100,8 @@ def command(
     max_connections: Annotated[
         int, Parameter(help="Connections at one time.", converter=whole_number, validator=_POSITIVE)
     ] = 1024,
-    backend: Annotated[str, Parameter(help="What to compute with.")] = "auto",
-    threads: Annotated[
-        int | None,
-        Parameter(
-            name=["--threads", "-t"],
-            help="Default: HF2Q_THREADS, else the CPUs there are.",
-            converter=whole_number,
-            validator=_POSITIVE,
-        ),
-    ] = None,
+    backend: Backend = "auto",
+    threads: Threads = None,
     ctx: Annotated[
         int | None,
         Parameter(
@@ -165,9 +158,7 @@ def command(
             negative=(),
         ),
     ] = False,
-    ignore_memory: Annotated[
-        bool, Parameter(help="Load although it probably does not fit into memory.", negative=())
-    ] = False,
+    ignore_memory: IgnoreMemory = False,
     drain: Annotated[float, Parameter(help="Seconds that running answers get when the server stops.")] = 10.0,
     supervise: Annotated[
         bool,

@@ -33,6 +33,14 @@ def command(
     transcript: Annotated[
         Path | None, Parameter(help="A transcript to compare with; where there is none yet, it is written.")
     ] = None,
+    expect: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="What the answer must begin with, such as its first token; once for each prompt.",
+            negative=(),
+            allow_leading_hyphen=True,
+        ),
+    ] = (),
     disk_gb: Annotated[
         int | None,
         Parameter(
@@ -48,15 +56,18 @@ def command(
 ) -> int:
     """Convert a checkpoint of a family, and let it answer the family's prompts: eight tokens each, in two fresh runs.
 
-    Checked are tensors against the catalog, logits, the number of tokens, and that both runs say the same. Exit codes:
-    0 passed, or skipped with a reason; 2 no token for the Hub; 3 too little disk, or unknown; 4 this machine cannot run
-    it; 6 the repository cannot be had; 7 unknown arch; 8 a check that does not hold, or an unusable --local-dir.
+    Checked are tensors against the catalog, logits, the number of tokens, that stderr tells of no error, that answers
+    begin as expected, and that both runs say the same. Exit codes: 0 passed, or skipped with a reason; 2 no token for
+    the Hub; 3 too little disk, or unknown; 4 this machine cannot run it; 6 the repository cannot be had; 7 unknown
+    arch; 8 a check that does not hold, or an unusable --local-dir.
     """
     from hf2q.plugins import Plugins
     from hf2q.quality.smoke_preflight import Wanted
 
     if local_dir is not None and repo is not None:
         raise UsageError(f"both --local-dir {local_dir} and --repo {repo}", hint="leave one of them out")
+    if not all(expect):
+        raise UsageError("--expect is empty, which every answer begins with", hint="the answer's first token")
     for flag, path in (("--output-dir", output_dir), ("--transcript", transcript and transcript.absolute().parent)):
         if path is not None and not path.is_dir():
             raise UsageError(f"{flag}: there is no directory {path}", hint="create it first")
@@ -71,10 +82,12 @@ def command(
             backend=backend,
             threads=threads,
         )
-        return _work(wanted, Plugins.load(), transcript, dry_run=dry_run, json=json)
+        return _work(wanted, Plugins.load(), transcript, expect, dry_run=dry_run, json=json)
 
 
-def _work(wanted: Wanted, plugins: Plugins, transcript: Path | None, *, dry_run: bool, json: bool) -> int:
+def _work(
+    wanted: Wanted, plugins: Plugins, transcript: Path | None, expect: tuple[str, ...], *, dry_run: bool, json: bool
+) -> int:
     from hf2q.hub.settings import token
     from hf2q.quality import smoke
     from hf2q.quality.smoke_preflight import Stopped
@@ -91,12 +104,14 @@ def _work(wanted: Wanted, plugins: Plugins, transcript: Path | None, *, dry_run:
         _announce(wanted)
     try:
         planned = smoke.plan(wanted, plugins, tell, token=token)
+        smoke.check_expected(expect, planned.entry.smoke_prompts)
         if not planned.entry.smoke_prompts:
             found |= {"result": "skipped", "reason": f"the family {wanted.arch} has no smoke prompts"}
         elif dry_run:
             found |= {"result": "planned"}
         else:
-            found |= {"transcript": smoke.run(wanted, planned, plugins, tell, kept=transcript), "result": "passed"}
+            text = smoke.run(wanted, planned, plugins, tell, kept=transcript, expected=expect)
+            found |= {"transcript": text, "result": "passed"}
     except Stopped as error:
         found |= {"result": "failed", "code": error.code, "step": error.step, "reason": error.message}
         if error.hint:

@@ -158,6 +158,7 @@ def _check_use(plans: Sequence[TensorPlan], known: int, importance: Importance) 
             f"{importance.path} knows none of the tensors that are encoded",
             hint="the importance matrix was computed with another model; `hf2q imatrix show FILE` lists its entries",
         )
+    importance.check_names({plan.name for plan in plans})
     if not any(plan.importance for plan in plans):
         log.warning("no tensor gets a type that importance makes a difference to, so the matrix changes no weight")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from hf2q.errors import UsageError
+from hf2q.errors import UsageError, listing
 from hf2q.types import MetadataField, Record, Shape, TypeChoice
 
 if TYPE_CHECKING:
@@ -44,6 +44,15 @@ class Importance(Record, frozen=True, kw_only=True, eq=False):
                 "matrix covers, can be left out of a checkpoint with --no-mtp",
             )
         return known
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Errors: UsageError when the matrix knows tensors of blocks that are not among the model's `names`."""
+        foreign = [name for name in self.imatrix.entries if name.startswith("blk.") and name not in names]
+        if foreign:
+            raise UsageError(
+                f"{self.path} knows {len(foreign)} tensors that the model does not have: {listing(foreign)}",
+                hint="the importance matrix was computed with another model; --exclude-weights leaves entries out",
+            )
 
     def fields(self) -> tuple[MetadataField, ...]:
         """What is written into the model about the matrix."""

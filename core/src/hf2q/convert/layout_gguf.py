@@ -18,7 +18,7 @@ from hf2q.convert.gguf_source import GgufSource, stored_shape
 from hf2q.convert.layout import read_text
 from hf2q.convert.source import Source, read_config
 from hf2q.convert.tensors import squeezed
-from hf2q.errors import ConfigError, MissingFileError, TensorMismatchError, UnknownNameError, listing
+from hf2q.errors import ConfigError, MissingFileError, TensorMismatchError, UnknownNameError, about, listing
 from hf2q.formats.safetensors import Checkpoint
 from hf2q.plugins import Plugins
 from hf2q.types import (
@@ -53,7 +53,8 @@ def make_gguf_layout(
     first = source.first
     folder = Path(first.path).parent
     family = plugins.arch(first.arch)
-    hparams: HParams = resolve(family.hparams).from_metadata(first.metadata)
+    with about(first.path):
+        hparams: HParams = resolve(family.hparams).from_metadata(first.metadata)
     specs = {spec.name: spec for spec in plugins.catalog(family.catalog).expand(hparams)}
     _check_tensors(source, specs)
     used = {"config.json": folder / "config.json"}

@@ -17,7 +17,7 @@ import numpy as np
 
 from hf2q.codec import QuantCodec
 from hf2q.convert.importance import Importance
-from hf2q.errors import EncodeError
+from hf2q.errors import EncodeError, listing
 from hf2q.formats.floats import bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16
 from hf2q.rows import n_rows
 from hf2q.types import Plan, Rows, TensorPlan, Writer, resolve
@@ -119,7 +119,7 @@ def _pump(
     for piece in pieces:
         if len(under_way) >= AHEAD * threads:
             write_one()
-        under_way.append((piece.tensor, pool.submit(_encode, piece, codecs.get(piece.tensor.qtype))))
+        under_way.append((piece.tensor, pool.submit(_encoded, piece, codecs.get(piece.tensor.qtype))))
     while under_way:
         write_one()
 
@@ -137,6 +137,15 @@ def _pieces(plan: Plan, rows: Callable[[str], Rows], importance: Importance | No
             own = None if weights is None else weights[first // matrix]
             for start in range(first, last, step):
                 yield Piece(tensor, source, start, min(start + step, last), own)
+
+
+def _encoded(piece: Piece, codec: QuantCodec | None) -> Bytes:
+    try:
+        return _encode(piece, codec)
+    except EncodeError as error:
+        if piece.tensor.inputs not in ((), (piece.tensor.name,)):
+            error.message += f" (made from {listing(piece.tensor.inputs, 3)})"
+        raise
 
 
 def _encode(piece: Piece, codec: QuantCodec | None) -> Bytes:

@@ -13,6 +13,7 @@ from hf2q.codec import QuantCodec
 from hf2q.convert.choices import Planned, Retype
 from hf2q.convert.family import completed, family_of
 from hf2q.convert.gguf_source import is_gguf, open_gguf_source
+from hf2q.convert.gguf_whole import check_whole
 from hf2q.convert.hub_source import open_from_hub
 from hf2q.convert.importance import Importance
 from hf2q.convert.layout import make_layout, refuse_for_layout
@@ -22,7 +23,16 @@ from hf2q.convert.plan import make_plan
 from hf2q.convert.projector import make_projector_plan
 from hf2q.convert.requantize import make_gguf_plan
 from hf2q.convert.source import open_source
-from hf2q.errors import ConfigError, FormatError, MissingFileError, SourceError, TensorMismatchError, UsageError
+from hf2q.errors import (
+    ConfigError,
+    EncodeError,
+    FormatError,
+    MissingFileError,
+    SourceError,
+    TensorMismatchError,
+    UsageError,
+    about,
+)
 from hf2q.hub.reference import Reference
 from hf2q.hub.repository import Progress
 from hf2q.plugins import Plugins
@@ -95,9 +105,10 @@ def prepare(
     their headers.
 
     Errors: UsageError for options that do not apply to this kind of source; what opening and planning raise, with a
-    hint for whatever a file says that is wrong.
+    hint for whatever a file says that is wrong. An EncodeError in the `with` statement names the source.
     """
-    with _hinted(), _prepared(source, request, plugins, weights, progress) as prepared:
+    place = source if isinstance(source, str) else source.repo
+    with _hinted(), about(place, EncodeError), _prepared(source, request, plugins, weights, progress) as prepared:
         yield prepared
 
 
@@ -151,36 +162,40 @@ def _prepared(
         else open_from_hub(source, lambda known: family_of(known, plugins), weights=weights, progress=progress)
     )
     with opening as opened:
-        opened = completed(opened, plugins)
+        with about(opened.directory, SourceError):
+            opened = completed(opened, plugins)
         files = tuple(opened.directory / file.name for file in opened.checkpoint.files)
         if request.writer is not None:
-            made = make_layout(opened, request.recipe, request.writer, plugins)
+            with about(opened.directory, SourceError):
+                made = make_layout(opened, request.recipe, request.writer, plugins)
             planned = Planned(plan=made.plan, rows=made.rows)
             yield Prepared(
                 planned=planned, folder=opened.directory, files=files, origin=opened.origin, codec=made.codec
             )
             return
-        projector = (
-            make_projector_plan(opened, request.recipe, plugins, request.retype, request.name)
-            if request.mmproj
-            else None
-        )
+        with about(opened.directory, SourceError):
+            projector = (
+                make_projector_plan(opened, request.recipe, plugins, request.retype, request.name)
+                if request.mmproj
+                else None
+            )
         if projector is not None and request.only_projector:
             _refuse_for_projector(request)
             yield Prepared(planned=projector, folder=opened.directory, files=files, origin=opened.origin)
             return
-        planned = make_plan(
-            opened,
-            request.recipe,
-            plugins,
-            via=request.via,
-            mtp=request.mtp,
-            pre=request.pre,
-            options=request.options,
-            importance=request.importance,
-            retype=request.retype,
-            name=request.name,
-        )
+        with about(opened.directory, SourceError):
+            planned = make_plan(
+                opened,
+                request.recipe,
+                plugins,
+                via=request.via,
+                mtp=request.mtp,
+                pre=request.pre,
+                options=request.options,
+                importance=request.importance,
+                retype=request.retype,
+                name=request.name,
+            )
         yield Prepared(planned=planned, folder=opened.directory, files=files, projector=projector, origin=opened.origin)
 
 
@@ -192,16 +207,18 @@ def _prepared_gguf(source: str, request: Request, plugins: Plugins) -> Iterator[
                 f"--keep-split keeps the shards of a source in several files, and {source} is one file",
                 hint="leave --keep-split out; --split-max-size writes several files",
             )
-        planned = make_gguf_plan(
-            opened,
-            request.recipe,
-            plugins,
-            options=request.options,
-            importance=request.importance,
-            allow_requantize=request.allow_requantize,
-            keep_split=request.keep_split,
-            retype=request.retype,
-        )
+        check_whole(opened, plugins)
+        with about(opened.first.path, SourceError):
+            planned = make_gguf_plan(
+                opened,
+                request.recipe,
+                plugins,
+                options=request.options,
+                importance=request.importance,
+                allow_requantize=request.allow_requantize,
+                keep_split=request.keep_split,
+                retype=request.retype,
+            )
         shards = tuple(len(file.tensors) for file in opened.files) if request.keep_split else ()
         files = tuple(Path(file.path) for file in opened.files)
         yield Prepared(planned=planned, folder=None, files=files, shards=shards)

@@ -87,6 +87,7 @@ class Recording:
         self._digests = digests
         self._started = _now()
         self._writer: HashingWriter | None = None
+        self._commit: str | None = None
 
     def open_writer(self, make: Callable[[], Writer]) -> Writer:
         """The writer, which hashes if it can."""
@@ -107,6 +108,7 @@ class Recording:
         """
         if self._digests is not None:
             self._digests.result()
+            self._commit = checkout_commit()
         for output in self._facts.outputs:
             for path in output.target.paths:
                 old = receipt_path(path)
@@ -138,7 +140,7 @@ class Recording:
         return Receipt(
             schema_version=3,
             source=_source(facts.prepared, digests),
-            converter=Converter(name="hf2q", version=hf2q.__version__, commit=checkout_commit()),
+            converter=Converter(name="hf2q", version=hf2q.__version__, commit=self._commit),
             recipe=RecipeUse(
                 name=made.recipe,
                 via=made.via,

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from hf2q.convert.projector import names_projector, projector_path, together
 from hf2q.convert.recording import Facts, Output, Recording, identify_imatrix, recording
 from hf2q.convert.sidecars import Sidecar, plan_sidecars
 from hf2q.convert.target import Target, joined, limited, output_path, target_for
+from hf2q.convert.unbroken import unbroken
 from hf2q.errors import UsageError, WriteError
 from hf2q.plugins import Plugins
 from hf2q.types import Plan, PolicyOptions, Record, TensorPlan
@@ -217,8 +219,13 @@ def convert(
                 sidecars=copies,
                 threads=workers,
             )
-            with recording(facts, receipt=receipt) as record:
-                _write(planned, everything, prepared.codec or plugins.codec, workers, progress, record)
+            with recording(facts, receipt=receipt) as record, ExitStack() as naming:
+
+                def ready() -> None:
+                    record.ready()
+                    naming.enter_context(unbroken())
+
+                _write(planned, everything, prepared.codec or plugins.codec, workers, progress, record, ready)
                 written = record.finish()
 
     def summary(target: Target, plan: Plan, projector: Summary | None = None) -> Summary:
@@ -244,6 +251,7 @@ def _write(
     workers: int,
     progress: Callable[[Plan, TensorPlan, int], None] | None,
     record: Recording,
+    ready: Callable[[], None],
 ) -> None:
     from hf2q.convert.pipeline import stream
 
@@ -256,5 +264,5 @@ def _write(
         threads=workers,
         importance=planned.importance,
         progress=None if progress is None else lambda tensor, written: progress(plan, tensor, written),
-        ready=record.ready,
+        ready=ready,
     )

@@ -24,8 +24,7 @@ def open_regular(path: str) -> tuple[int, int]:
     try:
         mode = Path(path).stat().st_mode
         if not stat.S_ISREG(mode):
-            kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-            raise SourceError(f"{path} is {kind}, expected a regular file")
+            raise SourceError(f"{path} is {_kind(mode)}, expected a regular file")
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         raise MissingFileError(f"{path} does not exist") from None
@@ -34,6 +33,13 @@ def open_regular(path: str) -> tuple[int, int]:
     except OSError as error:
         raise SourceError(f"{path} cannot be opened: {error.strerror}") from error
     return descriptor, os.fstat(descriptor).st_size
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a directory"
+    other = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+    return f"not a regular file but {other}"
 
 
 def read_exactly(descriptor: int, target: memoryview, offset: int, path: str) -> None:

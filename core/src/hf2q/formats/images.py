@@ -45,8 +45,10 @@ def read_image(source: str | os.PathLike[str] | bytes | NDArray[Any]) -> Pixels:
         name, data = "an image", bytes(source)
         if len(data) > MAX_BYTES:
             raise _refused(name, f"it has {len(data)} bytes, of which at most {MAX_BYTES} are taken")
-    else:
+    elif isinstance(source, str | os.PathLike):
         name, data = os.fspath(source), _read(Path(source))
+    else:
+        raise _refused(f"{source!r:.60}", "expected a file, the bytes of one, or pixels uint8 (height, width, 3)")
     return _decoded(name, data)
 
 

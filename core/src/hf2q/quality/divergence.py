@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hf2q.errors import QualityError
+from hf2q.quality.identity import identity
 from hf2q.quality.metrics import divergences, losses
 from hf2q.quality.perplexity import Report
 from hf2q.quality.predictions import predictions
@@ -132,8 +133,8 @@ def measure(
     cut = windows(corpus, reference, n_ctx=n_ctx, method=method, most=most)
     key: dict[str, Any] = {
         "measurement": "divergence",
-        "reference": [reference.path.name, reference.file_size, reference.backend],
-        "candidate": [candidate.path.name, candidate.file_size, candidate.backend],
+        "reference": [reference.path.name, identity(reference, record), reference.backend],
+        "candidate": [candidate.path.name, identity(candidate, record), candidate.backend],
         "corpus": corpus.sha256,
         "n_ctx": n_ctx,
         "method": method,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hf2q.quality.identity import identity
 from hf2q.quality.metrics import losses
 from hf2q.quality.predictions import predictions
 from hf2q.quality.record import Recorded
@@ -67,7 +68,7 @@ def measure(
     key = {
         "measurement": "perplexity",
         "model": model.path.name,
-        "size": model.file_size,
+        "sha256": identity(model, record),
         "backend": model.backend,
         "corpus": corpus.sha256,
         "n_ctx": n_ctx,

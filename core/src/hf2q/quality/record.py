@@ -76,7 +76,7 @@ class Recorded(Generic[Result]):
             raise QualityError(f"{path} holds no results of a measurement", hint="take another file")
         other = [name for name in {*found, *wanted} if found.get(name) != wanted.get(name)]
         if other:
-            name = min(other)
+            name = "measurement" if "measurement" in other else min(other)
             raise QualityError(
                 f"{path} holds results of another measurement: {name} is {found.get(name)!r} there, "
                 f"{wanted.get(name)!r} here",

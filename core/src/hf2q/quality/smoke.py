@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import time
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
+import msgspec
 
-from hf2q.errors import Hf2qError
+from hf2q.errors import UsageError
 from hf2q.formats.gguf import open_model
 from hf2q.formats.whole import write_whole
+from hf2q.quality import smoke_answer
 from hf2q.quality import smoke_preflight as preflight
+from hf2q.quality.smoke_answer import TOKENS, Question, Ran, Reply
 from hf2q.quality.smoke_preflight import NOT_PASSED, Step, Stopped, Wanted
-from hf2q.quality.smoke_transcript import Said, first_difference, transcript
+from hf2q.quality.smoke_transcript import first_difference, transcript
 from hf2q.types import ArchEntry, Record
 
 if TYPE_CHECKING:
     from hf2q.convert import Summary
     from hf2q.plugins import Plugins
-    from hf2q.serve.model import Model
-    from hf2q.types import Float32
 
-TOKENS = 8
+BAD_WORDS = re.compile(r"error|ERROR|panic|assertion|segfault")
+"""A line on stderr that has one of these does not pass."""
 
 Tell = Callable[[Step], None]
 
@@ -34,14 +38,6 @@ class Planned(Record, frozen=True, kw_only=True):
     entry: ArchEntry
     source: str
     summary: Summary
-
-
-class Ran(Record, frozen=True, kw_only=True):
-    """One prompt in one run: what was said, how many tokens came, and whether all logits were finite."""
-
-    said: Said
-    tokens: tuple[int, ...]
-    finite: bool
 
 
 def plan(
@@ -93,10 +89,19 @@ def output_of(wanted: Wanted) -> Path:
     return wanted.folder / f"{wanted.arch}-{wanted.quant}.gguf"
 
 
-def run(wanted: Wanted, planned: Planned, plugins: Plugins, tell: Tell, *, kept: Path | None = None) -> str:
+def run(
+    wanted: Wanted,
+    planned: Planned,
+    plugins: Plugins,
+    tell: Tell,
+    *,
+    kept: Path | None = None,
+    expected: Sequence[str] = (),
+) -> str:
     """Convert, answer the family's prompts in two fresh runs, check; returns the transcript.
 
-    kept  a transcript to compare with; where there is none yet, it is written
+    kept      a transcript to compare with; where there is none yet, it is written
+    expected  what the answers must begin with, one for each prompt, or nothing
     Errors: Stopped, 8, for a check that does not hold; what converting raises.
     """
     from hf2q.convert import convert
@@ -115,11 +120,15 @@ def run(wanted: Wanted, planned: Planned, plugins: Plugins, tell: Tell, *, kept:
     tell(Step(step="convert", found=str(output)))
     with open_model(output) as file:
         tell(check_tensors(len(file.tensors), len(planned.summary.plan.tensors)))
-    first, second = (_fresh(wanted, output, planned.entry.smoke_prompts, plugins) for _ in range(2))
-    for ran in (first, second):
+    runs = [_fresh(wanted, output, planned.entry.smoke_prompts) for _ in range(2)]
+    tell(Step(step="stderr", found=f"{sum(len(lines) for _, lines in runs)} lines in two runs, none of an error"))
+    for ran, _ in runs:
         check_answers(ran)
+    first = runs[0][0]
     tell(Step(step="tokens", found=f"{TOKENS} for each of {len(first)} prompts, all logits finite"))
-    texts = [transcript(wanted.arch, wanted.quant, [one.said for one in ran]) for ran in (first, second)]
+    if expected:
+        tell(check_first(first, expected))
+    texts = [transcript(wanted.arch, wanted.quant, [one.said for one in ran], lines) for ran, lines in runs]
     tell(check_same("repeatability", texts[0], texts[1]))
     if kept is not None:
         tell(_compared(kept, texts[0]))
@@ -143,6 +152,34 @@ def check_answers(ran: Sequence[Ran]) -> None:
             raise Stopped("tokens", NOT_PASSED, f"{where} {len(one.tokens)} tokens came, expected {TOKENS}")
 
 
+def check_expected(expected: Sequence[str], prompts: Sequence[str]) -> None:
+    """Errors: UsageError for another number of expected answers than prompts."""
+    if expected and len(expected) != len(prompts):
+        raise UsageError(
+            f"{len(expected)} beginnings are expected, and the family has {len(prompts)} prompts",
+            hint="--expect once for each of " + ", ".join(map(repr, prompts)),
+        )
+
+
+def check_first(ran: Sequence[Ran], expected: Sequence[str]) -> Step:
+    """Errors: Stopped, 8, when an answer does not begin as expected: the first token is another."""
+    for one, wanted in zip(ran, expected, strict=True):
+        if not one.said.text.startswith(wanted):
+            raise Stopped(
+                "first token",
+                NOT_PASSED,
+                f"after the prompt {one.said.prompt!r} came {one.said.text!r}, expected to begin with {wanted!r}",
+            )
+    return Step(step="first token", found=", ".join(map(repr, expected)))
+
+
+def check_stderr(lines: Sequence[str]) -> None:
+    """Errors: Stopped, 8, for a line that tells of an error, a panic, a failed assertion or a crash."""
+    for line in lines:
+        if BAD_WORDS.search(line):
+            raise Stopped("stderr", NOT_PASSED, f"the run says on stderr: {line!r:.300}")
+
+
 def check_same(step: str, wanted: str, found: str) -> Step:
     """Errors: Stopped, 8, when two transcripts differ."""
     different = first_difference(wanted, found)
@@ -162,32 +199,28 @@ def _compared(kept: Path, text: str) -> Step:
     return check_same("transcript", wanted, text)
 
 
-def _fresh(wanted: Wanted, path: Path, prompts: Sequence[str], plugins: Plugins) -> list[Ran]:
-    """All prompts on a model that is loaded for them alone. Errors: Stopped, 8, when it does not load or answer."""
+def _fresh(wanted: Wanted, path: Path, prompts: Sequence[str]) -> tuple[list[Ran], tuple[str, ...]]:
+    """All prompts in a fresh process, and the lines of its stderr.
+
+    Errors: Stopped, 8, when the model does not load or answer, when the process dies, and for bad words on stderr.
+    """
     from hf2q.codec import thread_count
-    from hf2q.serve.load import load
 
-    try:
-        with load(path, backend=wanted.backend, threads=thread_count(wanted.threads), plugins=plugins) as model:
-            return [answered(model, prompt) for prompt in prompts]
-    except Hf2qError as error:
-        raise Stopped("load", NOT_PASSED, error.message, error.hint) from error
-
-
-def answered(model: Model, prompt: str) -> Ran:
-    """Eight greedy tokens, each by logits that are looked at. An end token ends it sooner, as it would in use."""
-    ids = model.tokenizer.encode(prompt, add_bos=model.tokenizer.add_bos)
-    started = time.perf_counter()
-    events = list(model.generate(ids, max_tokens=TOKENS, logprobs=0))
-    seconds = time.perf_counter() - started
-    tokens = tuple(event.token for event in events if event.token is not None)
-    finite = all(np.isfinite(event.logprobs.logprob) for event in events if event.logprobs is not None)
-    logits: Float32 = model.logits([*ids, *tokens])
-    told = (
-        f"prompt tokens: {len(ids)}",
-        f"tokens: {' '.join(map(str, tokens))}",
-        f"n_eval = {len(tokens)}",
-        f"eval time = {seconds:.3f} s / {len(tokens)} runs",
+    question = Question(
+        path=str(path), backend=wanted.backend, threads=thread_count(wanted.threads), prompts=tuple(prompts)
     )
-    said = Said(prompt=prompt, text="".join(event.text for event in events), told=told)
-    return Ran(said=said, tokens=tokens, finite=finite and bool(np.isfinite(logits).all()))
+    done = subprocess.run(
+        [sys.executable, "-m", smoke_answer.__name__], input=msgspec.json.encode(question), capture_output=True
+    )
+    lines = tuple(done.stderr.decode(errors="replace").splitlines())
+    if done.returncode:
+        raise Stopped("run", NOT_PASSED, f"the run ended with {_named(done.returncode)}: {' '.join(lines[-1:])!r:.300}")
+    found = msgspec.json.decode(done.stdout, type=Reply)
+    if found.error:
+        raise Stopped("load", NOT_PASSED, found.error, found.hint)
+    check_stderr(lines)
+    return list(found.answers), lines
+
+
+def _named(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -42,11 +42,11 @@ def as_seen(text: str) -> str:
     return "\n".join(lines)
 
 
-def transcript(arch: str, quant: str, said: Sequence[Said]) -> str:
-    """The whole file: a header of comments, then both streams, prompt by prompt."""
+def transcript(arch: str, quant: str, said: Sequence[Said], stderr: Sequence[str] = ()) -> str:
+    """The whole file: a header of comments, then both streams, prompt by prompt, and what else was on `stderr`."""
     head = [f"# arch: {arch}", f"# quant: {quant}", *(f"# prompt: {as_seen(one.prompt)!r}" for one in said)]
     out = [normalised(as_seen(one.prompt + one.text)) for one in said]
-    told = [normalised(line) for one in said for line in one.told]
+    told = [normalised(as_seen(line)) for line in (*(line for one in said for line in one.told), *stderr)]
     return "\n".join([*head, "---stdout---", *out, "---stderr---", *told]) + "\n"
 
 

@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, cast
 
 from hf2q.backends.select import AUTO, select_backend
 from hf2q.backends.weights import Weights
-from hf2q.errors import LoadError, UsageError, listing
+from hf2q.catalog import check_tensors
+from hf2q.errors import LoadError, UsageError, about
 from hf2q.formats.gguf import GgufFile, GgufModel, check_blocks, open_model
 from hf2q.formats.tokenizer import Tokenizer, load_tokenizer
 from hf2q.plugins import Plugins
 from hf2q.serve.fit import AT_LEAST, check_fits, estimate
 from hf2q.serve.loaded import announce, loaded_fields
-from hf2q.types import HParams, Record, Shape, TensorSpec, resolve
+from hf2q.serve.sampling import is_whole
+from hf2q.types import HParams, Record, ValueType, resolve
 
 if TYPE_CHECKING:
     from hf2q.backends.graph import DraftHead, EncoderGraph, ForwardGraph
     from hf2q.serve.model import Model
     from hf2q.serve.vision import Projector
+
+TEMPLATE = "tokenizer.chat_template"
 
 
 def load(
@@ -41,6 +45,7 @@ def load(
     draft: bool = False,
     warm_up: bool = False,
     ignore_memory: bool = False,
+    later: bool = False,
 ) -> Model:
     """Load a GGUF file.
 
@@ -54,11 +59,19 @@ def load(
     warm_up  run the model once before returning, see `Model.warm_up`
     ignore_memory  load although weights and caches probably do not fit into memory. What must fit are the caches of
              one sequence of `ctx` tokens; without `ctx`, of `hf2q.serve.fit.AT_LEAST`, as they grow when needed
+    later    leave reading the weights to the first forward pass, which then raises what is wrong with their numbers,
+             and repacking them to the second: for whoever wants one token soon
 
-    Errors: MissingFileError, FormatError for a broken file; UnknownNameError for an arch, qtype or backend that no
+    Errors: UsageError for arguments of another type, and numbers out of bounds; MissingFileError, FormatError for a
+    broken file; UnknownNameError for an arch, qtype or backend that no
     plugin provides, saying what to install; LoadError for a well-formed file that cannot be run: tensors or keys that
     do not fit together, numbers that are not finite, more memory than there is.
     """
+    _check_path("path", path)
+    if mmproj is not None and not isinstance(mmproj, list | tuple):  # of those `Projector` says more
+        _check_path("mmproj", mmproj)
+    if not isinstance(backend, str):
+        raise UsageError(f"backend is {backend!r:.60}, expected the name of one, or {AUTO!r}")
     plugins = Plugins.load() if plugins is None else plugins
     wanted = _Wanted(
         backend=backend,
@@ -68,6 +81,7 @@ def load(
         mmproj=mmproj,
         draft=draft,
         ignore_memory=ignore_memory,
+        later=later,
     )
     file = open_model(path)
     try:
@@ -80,6 +94,11 @@ def load(
         raise
 
 
+def _check_path(name: str, path: object) -> None:
+    if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str) or not text:
+        raise UsageError(f"{name} is {path!r:.60}, expected the path of a GGUF file")
+
+
 class _Wanted(Record, frozen=True, kw_only=True):
     """What `load` was asked for."""
 
@@ -90,6 +109,7 @@ class _Wanted(Record, frozen=True, kw_only=True):
     mmproj: str | os.PathLike[str] | None
     draft: bool
     ignore_memory: bool
+    later: bool
 
 
 def _projector(
@@ -109,12 +129,14 @@ def _load(file: GgufModel, plugins: Plugins, wanted: _Wanted) -> Model:
             f"{file.path} is a projector, which is no model of its own",
             hint="load the text model, and give this file with it as mmproj (--mmproj)",
         )
-    entry = plugins.arch(file.arch)
-    graph_entry = plugins.graph(file.arch)
+    with about(file.path):
+        entry = plugins.arch(file.arch)
+        graph_entry = plugins.graph(file.arch)
     context_length = _chosen_length(_context_length(file), wanted.ctx)
     if wanted.draft and not graph_entry.draft:
         raise UsageError(f"{file.path}: the family {file.arch} has no draft head, so it cannot speculate")
     check_blocks(file)
+    _templates(file)
     hparams = _read_hparams(file, plugins)
     tokenizer = None if wanted.mmproj is None else _read_tokenizer(file, plugins)
     with _projector(wanted.mmproj, file, tokenizer, plugins) as projector:  # checked before any weight is read
@@ -122,9 +144,10 @@ def _load(file: GgufModel, plugins: Plugins, wanted: _Wanted) -> Model:
         tokens = context_length if wanted.ctx is not None else min(context_length, AT_LEAST)
         needs = estimate(file, hparams, graph_entry, plugins.codec, ops, tokens=tokens, draft=wanted.draft)
         check_fits(str(file.path), needs, ops.available(), ops.name, ignore=wanted.ignore_memory)
-        weights = Weights(file, plugins.codec, ops)
+        weights = Weights(file, plugins.codec, ops, later=wanted.later)
         make = cast("Callable[..., ForwardGraph | EncoderGraph]", resolve(graph_entry.graph))
-        graph = make(hparams, weights, ops)
+        with about(file.path):
+            graph = make(hparams, weights, ops)
         if tokenizer is None:
             tokenizer = _read_tokenizer(file, plugins)
         if graph.n_vocab != tokenizer.n_vocab:
@@ -133,10 +156,13 @@ def _load(file: GgufModel, plugins: Plugins, wanted: _Wanted) -> Model:
     draft = None
     if wanted.draft:
         make_draft = cast("Callable[..., DraftHead]", resolve(graph_entry.draft))
-        draft = make_draft(hparams, weights, ops, graph)
+        with about(file.path):
+            draft = make_draft(hparams, weights, ops, graph)
     from hf2q.serve.model import Model  # only now: what can be imported while weights are on their way, is
 
     weights.finish()
+    if not wanted.later:
+        file.release_all()
     weights.log_summary()
     seconds = time.perf_counter() - started
     announce(loaded_fields(file, ops, weights, needs, context_length=context_length, seconds=seconds))
@@ -172,25 +198,34 @@ def check_loadable(file: GgufModel | GgufFile, plugins: Plugins) -> None:
     for key, value in file.metadata.items():
         if key.startswith("tokenizer.ggml.") and key.endswith("_token_id") and value not in range(tokenizer.n_vocab):
             raise LoadError(f"{file.path}: {key} is {value}, the vocabulary has {tokenizer.n_vocab} tokens")
-    for key, value in file.metadata.items():
-        if key == "tokenizer.chat_template" or key.startswith("tokenizer.chat_template."):
-            if not isinstance(value, str):
-                raise LoadError(f"{file.path}: {key} is {type(value).__name__}, expected a text")
-            ChatTemplate(value).close()
+    for template in _templates(file):
+        ChatTemplate(template).close()
+
+
+def _templates(file: GgufModel | GgufFile) -> tuple[str, ...]:
+    """The chat templates. Errors: LoadError for one that is no text."""
+    keys = [key for key in file.metadata if key == TEMPLATE or key.startswith(f"{TEMPLATE}.")]
+    for key in keys:
+        kind = file.metadata.type_of(key)
+        if kind is not ValueType.STRING:
+            raise LoadError(f"{file.path}: {key} is of type {kind.name}, expected a text")
+    return tuple(file.metadata[key] for key in keys)
 
 
 def _read_hparams(file: GgufModel | GgufFile, plugins: Plugins) -> HParams:
     """The numbers that describe the model, whose tensors are all there."""
     entry = plugins.arch(file.arch)
-    hparams = cast("HParams", resolve(entry.hparams).from_metadata(file.metadata))
-    check_tensors(file, plugins.catalog(entry.catalog).expand(hparams))
+    with about(file.path):
+        hparams = cast("HParams", resolve(entry.hparams).from_metadata(file.metadata))
+    check_tensors(file.path, file.arch, file.tensors, plugins.catalog(entry.catalog).expand(hparams))
     return hparams
 
 
 def _read_tokenizer(file: GgufModel | GgufFile, plugins: Plugins) -> Tokenizer:
     entry = plugins.arch(file.arch)
     known = [*entry.pre_tokenizers, *(pre for other in plugins.archs for pre in other.pre_tokenizers)]
-    return load_tokenizer(file.metadata, known)
+    with about(file.path):
+        return load_tokenizer(file.metadata, known)
 
 
 def _context_length(file: GgufModel | GgufFile) -> int:
@@ -202,49 +237,9 @@ def _context_length(file: GgufModel | GgufFile) -> int:
 
 
 def _chosen_length(longest: int, ctx: int | None) -> int:
-    if ctx is not None and not 2 <= ctx <= longest:
+    if ctx is not None and not (is_whole(ctx) and 2 <= ctx <= longest):
         raise UsageError(
-            f"a context of {ctx} tokens was asked for; the model takes 2 to {longest}",
+            f"a context of {ctx!r:.60} tokens was asked for; the model takes 2 to {longest}",
             hint="leave it out for the longest",
         )
     return longest if ctx is None else ctx
-
-
-def check_tensors(file: GgufModel | GgufFile, specs: Iterable[TensorSpec]) -> None:
-    """Compare a file's tensors with those the family expects: all there, none unknown, each of its shape.
-
-    Sizes of 1 do not count: writers differ in whether they keep them; nor do those that metadata do
-    not state. Errors: LoadError listing what is wrong.
-    """
-    expected = {spec.name: spec for spec in specs}
-    problems = []
-    missing = [name for name, spec in expected.items() if not spec.optional and name not in file.tensors]
-    if missing:
-        problems.append(f"{len(missing)} tensors are missing: {listing(missing)}")
-    unknown = [name for name in file.tensors if name not in expected]
-    if unknown:
-        problems.append(f"{len(unknown)} tensors are not known to {file.arch}: {listing(unknown)}")
-    wrong = [
-        f"{name} is {tensor.shape}, expected {expected[name].shape}"
-        for name, tensor in file.tensors.items()
-        if name in expected and _squeezed(tensor.shape) != _squeezed(_stated(expected[name], tensor.shape))
-    ]
-    if wrong:
-        problems.append(f"{len(wrong)} tensors have another shape: {listing(wrong)}")
-    if problems:
-        raise LoadError(
-            f"{file.path}: {'; '.join(problems)}",
-            hint="the file is incomplete, of a variant this plugin does not know, or disagrees with its metadata",
-        )
-
-
-def _stated(spec: TensorSpec, found: Shape) -> Shape:
-    """The expected shape, with the sizes found where metadata state none."""
-    if not spec.rule.unstated or len(found) != len(spec.shape):
-        return spec.shape
-    sizes = zip(spec.rule.shape, spec.shape, found, strict=True)
-    return tuple(own if symbol in spec.rule.unstated else size for symbol, size, own in sizes)
-
-
-def _squeezed(shape: Shape) -> Shape:
-    return tuple(size for size in shape if size != 1)

@@ -245,7 +245,10 @@ class Model:
         if sampling is not None and fields:
             raise UsageError(f"give either sampling or single settings, not both: {', '.join(fields)}")
         ids = self._prompt_ids(prompt)
-        ids, placed = self._seeing().place(ids, images) if images else (ids, ())
+        _check_listed(images)
+        placed: tuple[PlacedImage, ...] = ()
+        if images or self.vision is not None:  # a place without an image is as wrong as the reverse
+            ids, placed = self._seeing().place(ids, images)
         return GenerateRequest(
             prompt_ids=ids,
             images=placed,
@@ -294,6 +297,14 @@ class Model:
         """
         from hf2q.serve.chat.asking import query_of, read
 
+        unknown = settings.keys() - GenerateSettings.__annotations__.keys()
+        if unknown:  # as Python refuses them where they are parameters
+            raise TypeError(f"Model.chat() got unexpected keyword arguments: {', '.join(sorted(unknown))}")
+        if not isinstance(template_options, Mapping | None):
+            raise RequestError(
+                f"template_options is {template_options!r:.60}, expected a mapping", param="template_options"
+            )
+        _check_listed(images)
         self._generating()
         query = query_of(
             messages,
@@ -381,7 +392,7 @@ class Model:
         return tuple(token_ids(prompt, self.n_vocab).tolist())
 
     def close(self) -> None:
-        """Let the file go. Metadata that was not read yet cannot be read any more; the model runs on."""
+        """Let the file go. Arrays of the metadata cannot be read any more; the model runs on."""
         with self._lock:
             chat, self._chat = self._chat, None
         if chat is not None:
@@ -396,6 +407,11 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_listed(images: object) -> None:
+    if not isinstance(images, list | tuple):
+        raise RequestError(f"images is a {type(images).__name__}, expected a list of images", param="images")
 
 
 def _texts(given: str | Several[str], param: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ alone: not on other requests, threads or time.
 from __future__ import annotations
 
 import math
-import secrets
+import os
 from collections.abc import Collection, Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
@@ -147,7 +147,8 @@ class Sampler:
             params.repetition_penalty != 1 or params.frequency_penalty != 0 or params.presence_penalty != 0
         )
         self._adjusting = self._penalised or bool(params.logit_bias)
-        self._seed = secrets.randbits(64) if params.seed is None else int(params.seed)  # numpy's would overflow
+        seed = params.seed
+        self._seed = int.from_bytes(os.urandom(8), "little") if seed is None else int(seed)  # numpy's would overflow
         self._counts: dict[int, int] = {}
         self._seen: set[int] = set(prompt) if params.repetition_penalty != 1 else set()
         for token in params.logit_bias:

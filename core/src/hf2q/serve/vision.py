@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from hf2q.backends.graph import SeeingGraph, VisionGraph
 from hf2q.backends.media import ImageEmbeddings, PlacedImage
 from hf2q.backends.weights import Weights
-from hf2q.errors import LoadError, RequestError, UsageError
+from hf2q.catalog import check_tensors
+from hf2q.errors import LoadError, RequestError, UsageError, about
 from hf2q.formats.gguf import GgufModel, open_model
 from hf2q.formats.images import read_image
 from hf2q.plugins import Plugins
-from hf2q.serve.load import check_tensors
 from hf2q.types import HParams, ProjectorEntry, resolve
 
 if TYPE_CHECKING:
@@ -104,9 +104,11 @@ class Projector:
 
     def _check(self, model: GgufModel, tokenizer: Tokenizer) -> None:
         file, plugins = self._file, self._plugins
-        self.entry = _entry(file, plugins, model.arch)
-        self._hparams = cast("HParams", resolve(self.entry.hparams).from_metadata(file.metadata))
-        check_tensors(file, plugins.catalog(self.entry.catalog).expand(self._hparams))
+        with about(file.path):
+            self.entry = _entry(file, plugins, model.arch)
+        with about(file.path):
+            self._hparams = cast("HParams", resolve(self.entry.hparams).from_metadata(file.metadata))
+        check_tensors(file.path, ARCH, file.tensors, plugins.catalog(self.entry.catalog).expand(self._hparams))
         own, wanted = file.metadata.get(WIDTH_KEY), model.metadata.get(f"{model.arch}.embedding_length")
         if own != wanted:
             raise _other_model(file, f"{WIDTH_KEY} is {own}, the text model's embedding_length {wanted}")
@@ -124,7 +126,8 @@ class Projector:
         """
         weights = Weights(self._file, self._plugins.codec, ops)
         make = cast("Callable[..., VisionGraph]", resolve(self.entry.graph))
-        tower = make(self._hparams, weights, ops)
+        with about(self._file.path):
+            tower = make(self._hparams, weights, ops)
         gives, takes = tower.n_deepstack, cast("SeeingGraph", graph).n_deepstack
         if gives != takes:
             raise _other_model(

@@ -196,8 +196,9 @@ class Worker:
             return
         before = len(job.generation.tokens)
         try:
-            events = job.generation.take(logits)
-            job.generation.look_ahead(self._masks)
+            with self._watch("the choice of a token"):  # a constraint is asked here
+                events = job.generation.take(logits)
+                job.generation.look_ahead(self._masks)
         except Hf2qError as error:
             self._fail(job, error)
             return
@@ -240,7 +241,8 @@ class Worker:
         try:
             if not job.generation.begun:
                 self._begin(job)
-            job.generation.look_ahead(self._masks)
+            with self._watch("the beginning of a constraint"):
+                job.generation.look_ahead(self._masks)
             if not self._memory.grow(job):
                 return True
             with self._watch(f"a piece of a prompt of {len(job.generation.prompt)} tokens"):

@@ -18,7 +18,7 @@ no contraction (`fma` only by name), no dependence on automatic vectorization.
 | machine, host | LANES, WIDE, feature detection, HF2Q_SIMD_LANES |
 | compile, arguments | kernel, inline, the types of arguments |
 | vectors | F32, I32, F(x) |
-| lanes | where, every, bits, numbers, as_int, as_float, lshr, below, sqrt, fma; total, lowest, highest, first |
+| lanes | where, every, bits, numbers, as_int, as_float, lshr, below, …_half, sqrt, fma; total, lowest, highest, first |
 | memory | load…, spread…, store…, put16, put32, prefetch, prefetch_far |
 | scratch | scratch, transpose, columns |
 | half, dot | to_half, from_half; dot products of bytes |
@@ -43,7 +43,9 @@ from hf2q.simd.lanes import (
     every,
     first,
     fma,
+    high_half,
     highest,
+    low_half,
     lowest,
     lshr,
     numbers,
@@ -90,7 +92,9 @@ __all__ = (
     "every",
     "first",
     "fma",
+    "high_half",
     "highest",
+    "low_half",
     "lowest",
     "lshr",
     "numbers",

@@ -6,7 +6,6 @@ as long as those and the version of LLVM are the same, so is the answer. Elsewhe
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import sys
@@ -16,8 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from hf2q.installed import version_of
+from hf2q.simd.digest import digest
 from hf2q.simd.folder import cache_folder, read, write
-from hf2q.simd.image import DIGEST
 
 CPUINFO = Path("/proc/cpuinfo")
 ENOUGH = 1 << 13
@@ -39,15 +39,16 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 def host() -> Host:
     """This machine's CPU."""
     told = described()
-    file = _file(told) if told else None
-    data = read(file) if file else b""
-    if data and hashlib.sha256(data[DIGEST:]).digest() == data[:DIGEST]:
-        return msgspec.msgpack.decode(data[DIGEST:], type=Host)
+    key = repr((told, platform.machine(), *versions())).encode()
+    file = _file(key) if told else None
+    data = read(file, key) if file else None
+    if data is not None:
+        with suppress(msgspec.MsgspecError):
+            return msgspec.msgpack.decode(data, type=Host)
     found = asked()
     if file:
-        body = msgspec.msgpack.encode(found)
         with suppress(OSError):  # every kernel will say that it is not kept
-            write(file, hashlib.sha256(body).digest() + body)
+            write(file, key, msgspec.msgpack.encode(found))
     return found
 
 
@@ -72,10 +73,9 @@ def described(source: Path = CPUINFO) -> str:
     return "\n".join(line for line in lines if line.partition(":")[0].strip() in TELLING)
 
 
-def _file(told: str) -> Path | None:
-    parts = (told, platform.machine(), *versions())
+def _file(key: bytes) -> Path | None:
     try:
-        return cache_folder() / f"cpu-{hashlib.sha256(repr(parts).encode()).hexdigest()[:40]}.host"
+        return cache_folder() / f"cpu-{digest(key).hex()[:40]}.host"
     except RuntimeError:  # a user without a home folder
         return None
 
@@ -83,7 +83,5 @@ def _file(told: str) -> Path | None:
 @cache
 def versions() -> tuple[str, ...]:
     """Of what compiles: numba, llvmlite and Python, and the settings of numba in the environment."""
-    from importlib.metadata import version
-
     settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NUMBA_"))
-    return version("numba"), version("llvmlite"), platform.python_version(), sys.platform, *settings
+    return version_of("numba"), version_of("llvmlite"), platform.python_version(), sys.platform, *settings

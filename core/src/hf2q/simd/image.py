@@ -6,13 +6,9 @@ have to be filled with addresses. Where `elf` cannot make one, the code is an ob
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
 import msgspec
-
-DIGEST = 32
-"""Bytes of SHA-256."""
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,21 +32,19 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def packed(code: Code) -> bytes:
-    """A digest, then the code."""
-    body = msgspec.msgpack.encode(code)
-    return hashlib.sha256(body).digest() + body
+    """The code as bytes."""
+    return msgspec.msgpack.encode(code)
 
 
 def unpacked(data: bytes) -> Code | None:
-    """What `packed` made, or None if it is damaged."""
-    digest, body = data[:DIGEST], data[DIGEST:]
-    if hashlib.sha256(body).digest() != digest:
-        return None
+    """What `packed` made, or None if it is something else."""
     try:
-        code = msgspec.msgpack.decode(body, type=Code)
+        code = msgspec.msgpack.decode(data, type=Code)
     except msgspec.MsgspecError:
         return None
-    return code if code.kind == "object" or _inside(code) else None
+    if code.kind == "object":
+        return code if isinstance(code.entry, str) and isinstance(code.call, str) else None
+    return code if _inside(code) else None
 
 
 def _inside(code: Code) -> bool:

@@ -80,6 +80,18 @@ def below(x: Any, y: Any) -> Built:
 
 
 @define
+def low_half(x: Any) -> Built:
+    """The first half of the lanes."""
+    return typed.Vec(x.kind, x.n // 2), (x,), lambda ctx, b, v: shuffle(b, v, v, range(x.n // 2))
+
+
+@define
+def high_half(x: Any) -> Built:
+    """The second half of the lanes."""
+    return typed.Vec(x.kind, x.n // 2), (x,), lambda ctx, b, v: shuffle(b, v, v, range(x.n // 2, x.n))
+
+
+@define
 def sqrt(x: Any) -> Built:
     """The correctly rounded square root."""
     return x, (x,), lambda ctx, b, v: call(b, f"llvm.sqrt.v{x.n}f32", v.type, v)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from hf2q.simd.digest import digest
+
 
 def source_digest(function: Callable[..., Any]) -> str | None:
-    """SHA-256 over all sources that `function` may be compiled from: this layer, and for the kernel and everything of
+    """A digest over all sources that `function` may be compiled from: this layer, and for the kernel and everything of
     kernels that it reaches the whole import package they live in (of `hf2q` itself only their own folder).
 
     A package is read once in a process. None if one of the sources was not read from a file (typed at a prompt, say):
@@ -19,13 +20,13 @@ def source_digest(function: Callable[..., Any]) -> str | None:
     """
     files = {part.__code__.co_filename for part in _reachable(function)} | {__file__}
     packages = {_package(file) for file in files}
-    total = hashlib.sha256()
+    parts = []
     for place, deep in sorted(packages):
-        digest = package_digest(place, deep)
-        if digest is None:
+        one = package_digest(place, deep)
+        if one is None:
             return None
-        total.update(f"{place}\n".encode() + digest)
-    return total.hexdigest()
+        parts.append(f"{place}\n".encode() + one)
+    return digest(*parts).hex()
 
 
 @cache
@@ -43,14 +44,11 @@ def _package(name: str) -> tuple[Path, bool]:
 @cache
 def package_digest(place: Path, deep: bool) -> bytes | None:
     """Over the sources in a folder, or of one file; None if that is no file."""
-    total = hashlib.sha256()
     files = sorted(place.rglob("*.py") if deep else place.glob("*.py")) if place.is_dir() else [place]
     try:
-        for file in files:
-            total.update(f"{file}\n".encode() + hashlib.sha256(file.read_bytes()).digest())
+        return digest(*(f"{file}\n".encode() + digest(file.read_bytes()) for file in files))
     except OSError:
         return None
-    return total.digest()
 
 
 def _reachable(function: Callable[..., Any]) -> list[Callable[..., Any]]:

@@ -201,6 +201,15 @@ class CallsContract(Contract):
             assert not found
             assert "other" in content
 
+    def test_a_key_that_comes_twice_is_read(self) -> None:
+        """No grammar can forbid it of keys that a schema does not name; the last value counts, as in JSON."""
+        tools = (ToolSchema("open", {"type": "object", "additionalProperties": True}),)
+        for values in ({"first": 1, "other": 2}, {"map": {"first": 1, "other": 2}}):
+            text = self.written([("open", values)]).replace("other", "first")
+            wanted = json.loads(json.dumps(values).replace("other", "first"))
+            for certain in (False, True):
+                assert read(self.syntax(), text, certain=certain, tools=tools)[1] == [("open", wanted)], text
+
     def test_a_marker_of_something_else_aborts_a_call(self) -> None:
         """Where no grammar holds the model, in a text as well."""
         syntax = self.syntax()

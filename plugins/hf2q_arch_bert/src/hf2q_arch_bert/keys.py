@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf2q.config import MAX_LAYERS
+from hf2q.config import MAX_LAYERS, refuse_scaled_rope
 from hf2q.errors import LoadError
 from hf2q_arch_bert.families import BERT, NOMIC
 
@@ -27,6 +27,7 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     causal = metadata.get(f"{arch}.attention.causal")
     if causal is not False:
         raise LoadError(f"{arch}.attention.causal is {causal!r}, expected False: an encoder sees the whole text")
+    refuse_scaled_rope(metadata, arch)
     pooling = None
     if metadata.get(f"{arch}.pooling_type") is not None:
         pooling = keys.size(f"{arch}.pooling_type", least=0, most=MAX_POOLING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
-from hf2q.config import MAX_EXPERTS, MAX_LAYERS
+from hf2q.config import MAX_EXPERTS, MAX_LAYERS, refuse_scaled_rope
 from hf2q.errors import LoadError
 from hf2q_arch_qwen3vl.families import DENSE, MOE
 
@@ -23,12 +23,7 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     head_dim = keys.size("attention.key_length")
     if keys.size("attention.value_length", head_dim) != head_dim:
         raise LoadError(f"{arch}.attention.value_length differs from {arch}.attention.key_length, which is {head_dim}")
-    scaling = metadata.get(f"{arch}.rope.scaling.type", "none")
-    if scaling != "none":
-        raise LoadError(
-            f"{arch}.rope.scaling.type is {scaling!r}; this family is known with unscaled RoPE only",
-            hint="convert the checkpoint with the rope_parameters it was published with",
-        )
+    refuse_scaled_rope(metadata, arch)
     return {
         "arch": arch,
         "n_layer": keys.size("block_count", most=MAX_LAYERS),

@@ -134,6 +134,9 @@ def read_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     kind = metadata.get("clip.projector_type")
     if metadata.get("general.architecture") != "clip" or kind != PROJECTOR:
         raise LoadError(f"clip.projector_type is {kind!r}, expected {PROJECTOR!r} in a file of the arch clip")
+    for key in ("clip.has_vision_encoder", "clip.use_gelu"):  # without the second llama.cpp computes another activation
+        if metadata.get(key) is not True:
+            raise LoadError(f"{key} is {metadata.get(key)!r:.60}, expected True")
     keys = Keys(metadata, "clip.vision")
     n_layer, image, patch = keys.size("block_count", most=MAX_LAYERS), keys.size("image_size"), keys.size("patch_size")
     if image % patch:

@@ -15,7 +15,8 @@ from typing import Any
 from hf2q.backends.cpu import bytes as bytes_
 from hf2q.backends.cpu.ahead import asking
 from hf2q.backends.cpu.blocks import Block
-from hf2q.backends.cpu.bytes import VNNI, WIDE_OFFSET, narrow_close, narrow_step, wide_close, wide_step
+from hf2q.backends.cpu.bytes import SIGNS, VNNI, WIDE_OFFSET, narrow_close, narrow_step, wide_close, wide_step
+from hf2q.backends.cpu.integer_halves import EIGHT_LANES, add_halves, in_halves, kept_in_place, taken_in_place
 from hf2q.backends.cpu.integer_parts import TILES, add_1, add_8, begin_of, finish_of, nothing, share_of, unpacked
 from hf2q.backends.cpu.job import (
     ACROSS,
@@ -49,9 +50,9 @@ from hf2q.simd import F32, I32, Kernel, Vector, as_int, inline, put32, scratch, 
 
 F, I = F32(16), I32(16)  # noqa: E741
 
-TILE = 8 if VNNI else 4
-"""Rows whose sums fit the registers: AVX-512 has 32 of them."""
-ROOM = MOST_ROWS + TILE
+TILE = 8
+"""Rows that pass together: `specialise` puts in place how many it is for a qtype."""
+ROOM = MOST_ROWS + 8
 """Sums that a unit keeps: tiles may stand over the last row."""
 
 # what `specialise` puts in place for each qtype
@@ -61,7 +62,6 @@ fill_scales: Any = None
 code: Any = None
 add: Any = None
 rows_of: Any = None
-zeros: Any = None
 taken: Any = None
 keep: Any = None
 
@@ -121,7 +121,9 @@ def few_rows(segment: int, job: int, unit: int) -> None:
     first = unit % across * each
     for g in range(first, min(first + each, (rows + 15) // 16)):
         p = w + g * group_bytes
-        sums = zeros()
+        for r in range(8):
+            acc[r] = F(0)
+        sums = taken(acc, 0)
         for b in range(columns // SIZE):
             fill_scales(p, scales, mins)
             for s in range(0, SUBS, SHARE):
@@ -175,22 +177,21 @@ def many_rows(segment: int, job: int, unit: int) -> None:
 
 
 def kernels(block: Block) -> dict[str, Kernel[[int, int, int], None]]:
-    """`one_row`, `many_rows`, and with VNNI `few_rows_4` and `few_rows_8` of a qtype; compiled when used."""
+    """`one_row`, `many_rows`, and where they pay `few_rows_4` and `few_rows_8` of a qtype; compiled when used."""
     wide, words, packed = block.top == 0, block.group // 4, 16 * block.bytes
     offset = WIDE_OFFSET if wide else block.offset
     kept_as = 32 if block.group == 16 else 128  # the offset that sums in records are multiplied by
     power = (offset or kept_as).bit_length() - kept_as.bit_length()
-    ends = {
+    begins = {
         "LOWERED": offset > 0,
-        "MINIMUMS": block.minimums,
-        "LOWS": LOWS_16 if block.group == 16 else LOW_32,
         "SUMS": SUMS_16 if block.group == 16 else SUM_32,
         "UP": max(0, power),
         "DOWN": max(0, -power),
     }
+    finishes = {"MINIMUMS": block.minimums, "LOWS": LOWS_16 if block.group == 16 else LOW_32}
     names: dict[str, Any] = {
-        "begin": specialise_part(begin_of, block.qtype, **{k: ends[k] for k in ("LOWERED", "SUMS", "UP", "DOWN")}),
-        "finish": specialise_part(finish_of, block.qtype, MINIMUMS=block.minimums, LOWS=ends["LOWS"]),
+        "begin": specialise_part(begin_of, block.qtype, **begins),
+        "finish": specialise_part(finish_of, block.qtype, **finishes),
         "step": wide_step if wide else narrow_step,
         "WORDS": words,
     }
@@ -212,16 +213,32 @@ def kernels(block: Block) -> dict[str, Kernel[[int, int, int], None]]:
     packed_words = {"code": block.code, "LINES": lines, "ask": asking(lines, far=block.size > 32)}
     panel_words = {"code": specialise_part(unpacked, block.qtype, WORDS=words), "ask": nothing}
     few_words = packed_words | {"ask": asking(lines, far=True)}
-    unrolled = 8 if block.group == 16 and not wide else share  # shifts by constants, and half of them fall away
+    # shifts by constants, and half of them fall away
+    unrolled = 8 if VNNI and block.group == 16 and not wide else share
+    halves = SIGNS and block.group == 32  # with half as many inputs to a sum, its ends take more than is won
+    at_once = 8 if VNNI or halves else 4
+    few_at_once = (4, 8) if VNNI or halves else (4,) if SIGNS else ()
 
     def adding(template: Any, suffix: str, read: dict[str, Any], share: int) -> dict[str, Any]:
         suffix = f"{block.qtype}_{suffix}"
-        add = specialise_part(template, suffix, **read, **names, **({} if template is add_8 else runs))
+        if template is add_halves:
+            ends = {
+                "begin": specialise_part(begin_of, f"{block.qtype}_8", **begins, **EIGHT_LANES),
+                "finish": specialise_part(finish_of, f"{block.qtype}_8", **finishes, **EIGHT_LANES),
+            }
+            add = in_halves(suffix, **names | read | ends, RUN=runs["RUN"], close=runs["close"])
+        else:
+            add = specialise_part(template, suffix, **read, **names, **({} if template is add_8 else runs))
         return {"add": specialise_part(share_of, suffix, add=add, SHARE=share, **spans), "SHARE": share}
 
     def tile(rows: int, *how: Any) -> dict[str, Any]:
-        template, rows_of, zeros, taken, keep = TILES[rows]
-        return {**adding(template, *how), "rows_of": rows_of, "zeros": zeros, "taken": taken, "keep": keep}
+        template: Any
+        taken: Any
+        keep: Any
+        template, rows_of, taken, keep = TILES[rows]
+        if halves and rows == 8:
+            template, taken, keep = add_halves, taken_in_place, kept_in_place
+        return {**adding(template, *how), "rows_of": rows_of, "taken": taken, "keep": keep}
 
     made = {
         "one_row": specialise(
@@ -237,13 +254,13 @@ def kernels(block: Block) -> dict[str, Kernel[[int, int, int], None]]:
             MINIMUMS=block.minimums,
             SUBS_STEP=STEP // block.group,
             BLOCKS_STEP=STEP // block.size,
+            TILE=at_once,
             code=block.code,
             **shape,
-            **tile(TILE, "unpacked", panel_words, share),
+            **tile(at_once, "unpacked", panel_words, share),
         ),
     }
-    for rows in (4, 8) if VNNI else ():
+    for rows in few_at_once:
         few = tile(rows, "packed", few_words, unrolled)
-        del few["taken"]
         made[f"few_rows_{rows}"] = specialise(few_rows, f"{rows}_{block.qtype}", **shape, **few)
     return made

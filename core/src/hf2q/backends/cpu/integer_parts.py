@@ -133,16 +133,6 @@ def unpacked(p: int, s: int, j: int, table: int) -> Vector:
 
 
 @inline
-def zeros_4() -> Four:
-    return F(0), F(0), F(0), F(0)
-
-
-@inline
-def zeros_8() -> Eight:
-    return F(0), F(0), F(0), F(0), F(0), F(0), F(0), F(0)
-
-
-@inline
 def rows_4(records: int, stride: int, index: int, last: int) -> Four:
     """Where four rows lie; those behind `last` are the last again."""
     return (
@@ -188,5 +178,5 @@ def keep_8(kept: Vector, r: int, acc: Eight) -> None:
     kept[r], kept[r + 1], kept[r + 2], kept[r + 3], kept[r + 4], kept[r + 5], kept[r + 6], kept[r + 7] = acc
 
 
-TILES = {4: (add_4, rows_4, zeros_4, taken_4, keep_4), 8: (add_8, rows_8, zeros_8, taken_8, keep_8)}
+TILES = {4: (add_4, rows_4, taken_4, keep_4), 8: (add_8, rows_8, taken_8, keep_8)}
 """By rows: the parts that kernels of so many rows at once are made of; the first is a template."""

@@ -26,6 +26,7 @@ LEAF, WEIGHTS, GROUP_BYTES, ROWS, TABLE = 0, 1, 2, 3, 6
 Y, Y_STRIDE = 4, 5  # of its results: bytes after RESULTS, and from row to row
 IN, OUT, PASSING = 7, 8, 9
 GROUPS_EACH, ROWS_EACH, ACROSS, FIRST = 10, 11, 12, 13  # of a unit; units side by side; units before this segment
+IN_FILE, FILE_LEAF = 14, 15  # of weights that are not repacked yet: see `in_file`
 SEGMENT_WORDS = 16
 
 MOST_ROWS = 128

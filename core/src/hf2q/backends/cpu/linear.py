@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hf2q.backends.cpu import job as w
+from hf2q.backends.cpu import repack
 from hf2q.backends.cpu import route as r
 from hf2q.backends.cpu.activations import quantize
-from hf2q.backends.cpu.bytes import VNNI
+from hf2q.backends.cpu.in_file import HEAD, groups_in_file
 from hf2q.backends.cpu.isa import multiplies_tiles
 from hf2q.backends.cpu.linear_job import linear_job
-from hf2q.backends.cpu.matrix import Matrix, entry_of
+from hf2q.backends.cpu.matrix import Matrix, entry_of, leaves
 from hf2q.backends.cpu.memory import address, aligned
 from hf2q.backends.cpu.native import entry
 from hf2q.backends.cpu.route import route
@@ -47,7 +48,7 @@ class Linear:
     """Products on a team. `exact`: quantized weights as float32 numbers times float32 activations, else int8 codes.
 
     A row of a result never depends on the other rows of the call (but AMX, from 32 rows on, rounds differently), nor on
-    the number of threads. One call at a time goes ahead.
+    the number of threads. One call at a time goes ahead. Weights in `in_file` are read there by their first product.
     """
 
     def __init__(self, team: Team, *, exact: bool = False) -> None:
@@ -64,6 +65,9 @@ class Linear:
         self._lookups: dict[tuple[int, Matrix], tuple[Job, Index]] = {}
         self._nothing = np.empty((0, 1), np.float32)
         self._described: dict[tuple[int, ...], tuple[_Stacks, tuple[Matrix, ...]]] = {}
+        self.in_file: list[Matrix] = []
+        self._buffers = aligned(0)
+        self._failed: BaseException | None = None
 
     def matmul(self, x: Float32, *matrices: Matrix) -> tuple[Float32, ...]:
         """x (..., columns) times each matrix transposed: one (..., rows) for each, float32, each contiguous.
@@ -75,7 +79,53 @@ class Linear:
             ready = self._ready.get((x.shape, matrices))
             if ready is None:
                 ready = self._prepare(x.shape, matrices)
-            return ready.run(self.team, x)
+            results = ready.run(self.team, x)
+            if self.in_file:
+                self.verify()
+            return results
+
+    def verify(self) -> None:
+        """Look whether all numbers met so far in weights `in_file` are finite. Errors: what `Matrix.load` says."""
+        for matrix in self.in_file:
+            if matrix.in_file is not None and matrix.in_file.bad:
+                matrix.in_file.checked(0, matrix.rows)
+
+    def settle(self) -> None:
+        """Repack all weights that are `in_file`, and forget where they were. Under the `lock`.
+
+        Errors: as `verify`, and the same of every product that follows: some weights are nowhere then.
+        """
+        try:
+            for matrix in self.in_file:
+                matrix.repack(self.team)
+            self.team.loading.finish()
+        except BaseException as error:
+            self._failed = error
+            raise
+        self.in_file = []
+        self._ready.clear()
+        self._lookups.clear()
+        self._described.clear()
+        self._buffers = aligned(0)
+        self.generation += 1
+
+    def _meet(self, matrices: tuple[Matrix, ...], rows: int, *, tiled: bool) -> None:
+        """Weights that are in the file serve one product of few rows; for another all are repacked."""
+        if self._failed is not None:
+            raise self._failed
+        waiting = [matrix.in_file for matrix in matrices if matrix.in_file is not None]
+        if waiting and (tiled or rows > w.MOST_ROWS or any(source.met for source in waiting)):
+            self.settle()
+            return
+        for source in waiting:
+            source.met = True
+        size = HEAD + max((matrix.group_bytes for matrix in matrices), default=0)
+        size = -(-size // 64) * 64
+        if waiting and size * self.team.threads > len(self._buffers):
+            self._buffers = aligned(size * self.team.threads)
+        for source in waiting:
+            source.buffers = self._buffers
+            source.words[repack.BUFFERS :][:3] = address(self._buffers), self.team.threads, size
 
     def selected(self, x: Float32, experts: NDArray[np.integer], *stacks: Matrix) -> tuple[Float32, ...]:
         """For each stack y[t, k] = x[t] (or x[t, k]) times expert experts[t, k]: (T, K, rows) each.
@@ -145,6 +195,11 @@ class Linear:
         flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
         if flat.size and not 0 <= flat.min() <= flat.max() < matrix.rows:
             raise IndexError(f"rows from {flat.min()} to {flat.max()} of {matrix.rows}")
+        if (source := matrix.in_file) is not None:
+            found = source.codec.decode(np.ascontiguousarray(source.rows[flat]))
+            for row in flat[~np.isfinite(found).all(axis=1)].tolist():
+                source.checked(row, row + 1)
+            return found
         with self.lock:
             kept = self._lookups.get((flat.size, matrix))
             if kept is None:
@@ -167,21 +222,27 @@ class Linear:
     def _prepare(self, shape: Shape, matrices: tuple[Matrix, ...]) -> Job:
         """The job of a `matmul`, kept for the next one of these shapes and matrices."""
         job = self.prepared(shape, matrices)
+        if self.in_file:
+            return job
         if len(self._ready) >= KEPT:
             self._ready.clear()
         self._ready[shape, matrices] = job
         return job
 
     def prepared(self, shape: Shape, matrices: tuple[Matrix, ...]) -> Job:
-        """A job that is right as long as `generation` stays the same. Under the `lock`."""
+        """A job that is right as long as `generation` stays the same, or once if weights are `in_file`. Under the
+        `lock`.
+        """
         if not shape or any(m.experts != 1 or m.columns != shape[-1] for m in matrices):
             raise ValueError(f"{shape} does not fit matrices {[m.shape for m in matrices]}")
         lead, columns, threads = shape[:-1], shape[-1], self.team.threads
         count = math.prod(lead)
         self.reserve(count, columns)
+        tiled = self._tiled(count) and columns % 32 == 0
+        if self.in_file:
+            self._meet(matrices, count, tiled=tiled)
         results = [(*lead, m.rows) for m in matrices]
         job = Job((count, columns), self._identity[:count], matrices, results)
-        tiled = self._tiled(count) and columns % 32 == 0
         units: list[Units] = []
         for matrix, segment in zip(matrices, job.segments, strict=True):
             one, many, most = self._leaves(matrix)
@@ -195,6 +256,9 @@ class Linear:
                 each = min(UNIT_BYTES // (matrix.group_bytes * rows_each), matrix.groups // (UNITS_EACH * threads))
                 pieces = [(0, matrix.groups, max(1, each))]
             segment[w.LEAF], segment[w.ROWS_EACH] = entry_of(matrix.qtype, name), rows_each
+            if matrix.in_file is not None:
+                segment[w.FILE_LEAF], segment[w.LEAF] = segment[w.LEAF], entry(groups_in_file)
+                segment[w.IN_FILE] = address(matrix.in_file.words)
             units += [Units(each, first, groups, segment, matrix) for first, groups, each in pieces]
         units.sort(key=lambda some: -some.each * some.matrix.group_bytes)  # the last to be taken are small
         job.cut(units)
@@ -225,10 +289,11 @@ class Linear:
         return ("float_rows", "float_rows", w.MOST_ROWS) if self.exact else ("one_row", "many_rows", w.MOST_ROWS)
 
     def _few(self, matrix: Matrix, count: int) -> str:
-        """The kernel for few rows that pass together, where the processor has registers for their sums."""
+        """The kernel for few rows that pass together, where the processor has registers for their sums; or ""."""
         if not matrix.quantized:
             return "few_floats" if LANES == 16 else ""
-        return f"few_rows_{next(few for few in FEW if few >= count)}" if VNNI and not self.exact else ""
+        name = f"few_rows_{next(few for few in FEW if few >= count)}"
+        return name if name in leaves(matrix.qtype) and not self.exact else ""
 
     def reserve(self, rows: int, columns: int) -> None:
         """Room for so many activations; jobs that know the old place are forgotten."""

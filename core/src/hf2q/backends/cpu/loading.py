@@ -5,6 +5,7 @@ Nobody may read a weight before `finish`; a `Team` calls it before it runs anyth
 
 from __future__ import annotations
 
+import mmap
 import threading
 import time
 from collections import deque
@@ -36,19 +37,18 @@ class Piece(NamedTuple):
     """Some rows of a weight on the way.
 
     checked  is called when a number among them is not finite, and raises
-    done     is called when the rows in the source are not needed any more
     """
 
     words: Words
     source: Bytes
+    target: Bytes
     fields: Words
     checks: Words
     checked: Callable[[], None]
-    done: Callable[[], None]
 
     @property
     def finished(self) -> bool:
-        return bool(self.words[w.DONE] == self.words[w.UNITS])
+        return bool(self.words[w.DONE])
 
 
 class Loading:
@@ -67,30 +67,36 @@ class Loading:
     def put(
         self,
         source: Bytes,
-        target: int,
+        target: Bytes,
         block_bytes: int,
         fields: Words,
         checks: Words,
         checked: Callable[[], None],
-        done: Callable[[], None],
+        *,
+        mapped: bool = False,
     ) -> None:
-        """Repack `source`, uint8 (rows, bytes per row), contiguous, to the address `target`.
+        """Repack `source`, uint8 (rows, bytes per row), contiguous, to `target`, whole groups of sixteen rows.
 
-        fields and checks (n, 2) as `repack` wants them. Errors: what `checked` of an earlier piece raises.
+        fields and checks (n, 2) as `repack` wants them. `mapped`: pages of the source are let go of as soon as they
+        have been read. Errors: what `checked` of an earlier piece raises.
         """
         words = aligned(8 * w.WORDS).view(np.int64)
         rows, row_bytes = source.shape
         groups = -(-rows // 16)
         each = max(1, UNIT_BYTES // (16 * row_bytes))
-        words[w.UNITS :][:7] = -(-groups // each), each, address(source), row_bytes, rows, target, block_bytes
+        words[w.UNITS :][:7] = -(-groups // each), each, address(source), row_bytes, rows, address(target), block_bytes
         words[w.FIELDS :][:4] = address(fields), len(fields), address(checks), len(checks)
+        if mapped:  # pages shared with neighbours stay
+            begin = -(-address(source) // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = (address(source) + source.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+            words[w.PAGES :][:2] = begin, max(0, end - begin)
         with self._lock:
             if self._chain:
                 w.publish(address(self._chain[-1]), address(words))
             else:
                 self._at = address(words)
             self._chain.append(words)
-            self._pending.append(Piece(words, source, fields, checks, checked, done))
+            self._pending.append(Piece(words, source, target, fields, checks, checked))
             self.busy = True
             try:
                 self._collect()
@@ -121,6 +127,11 @@ class Loading:
             finally:
                 self._stop()
 
+    def give_up(self) -> None:
+        """What is not there yet never comes."""
+        with self._lock:
+            self._stop()
+
     def _stop(self) -> None:
         """Wait for the threads, which end with the piece they are at."""
         for piece in self._pending:  # given up: nothing is left to take
@@ -141,6 +152,5 @@ class Loading:
             if piece.words[w.BAD]:
                 piece.checked()
                 raise RuntimeError("a number among the weights is not finite, but was not found again")
-            piece.done()
             count += 1
         return count

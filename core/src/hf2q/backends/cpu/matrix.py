@@ -14,7 +14,7 @@ from hf2q.backends.cpu.blocks import BLOCKS, points_of
 from hf2q.backends.cpu.floats import READERS, exact_kernels, float_kernels
 from hf2q.backends.cpu.integer import kernels
 from hf2q.backends.cpu.isa import multiplies_tiles
-from hf2q.backends.cpu.memory import address
+from hf2q.backends.cpu.memory import address, aligned
 from hf2q.backends.cpu.native import entry
 from hf2q.backends.cpu.team import Team
 from hf2q.backends.cpu.tiled import tiled_float_kernels, tiled_kernels
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hf2q.codec import QuantCodec
     from hf2q.types import Bytes, Shape
 
-PIECE = 1 << 24
+PIECE = 1 << 22
 """Bytes of a source that are let go of together (and at least sixteen rows)."""
 
 QTYPES = (*BLOCKS, *READERS)
@@ -53,28 +53,61 @@ def _not_finite(first: int, last: int) -> None:
     raise LoadError(f"a number in the rows {first} to {last - 1} of a weight is infinite or NaN")
 
 
-def _nothing(first: int, last: int) -> None:
-    pass
+class InFile:
+    """A weight as it is in the file: what `repack` is told of it, and what brings it over.
+
+    met  whether a product was asked of it: with the second it is brought over, see `Linear`
+    """
+
+    def __init__(
+        self,
+        codec: QuantCodec,
+        rows: Bytes,
+        checked: Callable[[int, int], None],
+        *,
+        mapped: bool,
+    ) -> None:
+        self.codec, self.rows, self.checked, self.mapped = codec, rows, checked, mapped
+        self.met = False
+        self.buffers: Bytes = aligned(0)  # what words say of buffers is true as long as this lives
+        self.block_bytes = codec.type_size if codec.name in BLOCKS else rows.shape[1]
+        self.fields, self.checks = _fields(codec.name, rows.shape[1]), _checks(codec.name)
+        self.words = aligned(8 * words.WORDS).view(np.int64)
+        self.words[words.ROW_BYTES], self.words[words.BLOCK_BYTES] = rows.shape[1], self.block_bytes
+        self.words[words.FIELDS :][:4] = (
+            address(self.fields),
+            len(self.fields),
+            address(self.checks),
+            len(self.checks),
+        )
+
+    @property
+    def bad(self) -> bool:
+        """Whether a number that was not finite has been met."""
+        return bool(self.words[words.BAD])
 
 
 class Matrix:
     """Weights (rows, columns), or (experts, rows, columns), of one qtype, in groups of sixteen rows.
 
-    `nbytes` is what the file takes too, but for rows that fill up the last group of each expert.
+    `nbytes` is what the file takes too, but for rows that fill up the last group of each expert. While `in_file` is
+    not None they are as the file has them, and `address` is that of the first row there.
     """
 
-    def __init__(self, qtype: str, shape: Shape, weights: Bytes, table: NDArray[np.int32] | None) -> None:
-        self.qtype = qtype
+    def __init__(self, codec: QuantCodec, shape: Shape, in_file: InFile) -> None:
+        self.qtype = codec.name
         self.shape = shape
-        self.quantized = qtype in BLOCKS
+        self.quantized = codec.name in BLOCKS
         self.experts = shape[0] if len(shape) == 3 else 1
         self.rows, self.columns = shape[-2:]
         self.groups = -(-self.rows // 16)
-        self.nbytes = weights.nbytes
-        self.group_bytes = weights.nbytes // max(1, self.experts * self.groups)
-        self.address = address(weights)
+        self.group_bytes = 16 * in_file.rows.shape[1]
+        self.nbytes = self.experts * self.groups * self.group_bytes
+        self.in_file: InFile | None = in_file
+        self.address = address(in_file.rows)
+        table = points_of(codec) if self.quantized and BLOCKS[codec.name].points else None
         self.table = address(table) if table is not None else 0
-        self._alive = weights, table
+        self._alive: Any = in_file.rows, table
 
     @staticmethod
     def bytes_of(codec: QuantCodec, shape: Shape) -> int:
@@ -91,12 +124,15 @@ class Matrix:
         shape: Shape,
         *,
         checked: Callable[[int, int], None] = _not_finite,
-        done: Callable[[int, int], None] = _nothing,
+        mapped: bool = False,
+        later: bool = False,
     ) -> Matrix:
         """Repack blocks of `codec`, uint8 (rows of all experts, bytes per row), in the background; see `Loading`.
 
         `checked` is called with the first row and the one after the last of a piece with an infinity or NaN among its
-        scales, or the values of a float type, and raises; `done` likewise when a piece is not needed any more.
+        scales, or the values of a float type, and raises. `mapped`: the blocks are those of a mapped file, whose pages
+        are let go of once they have been read.
+        `later`: leave them in the file until `repack` is called; not for stacks, which are repacked in any case.
         Errors: LoadError for a qtype not in QTYPES, or rows that do not fit the shape.
         """
         if codec.name not in QTYPES:
@@ -112,25 +148,33 @@ class Matrix:
                 f"{codec.name} {shape} takes {experts * each} rows of {row_bytes} bytes, "
                 f"found {rows.dtype} {rows.shape}"
             )
-        rows = np.ascontiguousarray(rows)
-        groups = -(-each // 16)
-        weights = team.arena.take(experts * groups * 16 * row_bytes)
-        fields, checks = _fields(codec.name, row_bytes), _checks(codec.name)
-        at_once = max(1, PIECE // (16 * row_bytes)) * 16
-        for expert in range(experts):
-            for start in range(0, each, at_once):
-                first, last = expert * each + start, expert * each + min(each, start + at_once)
+        matrix = cls(
+            codec, shape, InFile(codec, np.ascontiguousarray(rows), checked, mapped=mapped and rows.flags.c_contiguous)
+        )
+        if not later or len(shape) == 3:
+            matrix.repack(team)
+        return matrix
+
+    def repack(self, team: Team) -> None:
+        """Bring the weights over in the background; see `Loading`. Errors: what `checked` of earlier ones raises."""
+        if (source := self.in_file) is None:
+            return
+        rows, row_bytes = source.rows, source.rows.shape[1]
+        weights = team.arena.take(self.nbytes)
+        at_once = max(1, PIECE // self.group_bytes) * 16
+        for expert in range(self.experts):
+            for start in range(0, self.rows, at_once):
+                first, last = expert * self.rows + start, expert * self.rows + min(self.rows, start + at_once)
                 team.loading.put(
                     rows[first:last],
-                    address(weights) + (expert * groups + start // 16) * 16 * row_bytes,
-                    codec.type_size if codec.name in BLOCKS else row_bytes,
-                    fields,
-                    checks,
-                    partial(checked, first, last),
-                    partial(done, first, last),
+                    weights[(expert * self.groups * 16 + start) * row_bytes :],
+                    source.block_bytes,
+                    source.fields,
+                    source.checks,
+                    partial(source.checked, first, last),
+                    mapped=source.mapped,
                 )
-        table = points_of(codec) if codec.name in BLOCKS and BLOCKS[codec.name].points else None
-        return cls(codec.name, shape, weights, table)
+        self.in_file, self.address, self._alive = None, address(weights), (weights, self._alive[1])
 
 
 def _fields(qtype: str, row_bytes: int) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ Addresses and sizes are int64 everywhere. Nothing is checked.
 
 from __future__ import annotations
 
+import mmap
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,17 @@ def give_way() -> Built:
         call(b, "SwitchToThread" if sys.platform == "win32" else "sched_yield", i32)
 
     return types.none, (), make
+
+
+@define
+def let_go(a: Any, size: Any) -> Built:
+    """Let go of whole pages of a mapped file: they are read again when somebody looks. Elsewhere nothing."""
+
+    def make(ctx: Any, b: Any, a: Any, size: Any) -> None:
+        if hasattr(mmap, "MADV_DONTNEED"):
+            call(b, "madvise", i32, b.inttoptr(a, i8.as_pointer()), size, i32(mmap.MADV_DONTNEED))
+
+    return types.none, (types.int64, types.int64), make
 
 
 @define

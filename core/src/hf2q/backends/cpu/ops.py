@@ -94,15 +94,18 @@ class CpuOps(ReferenceOps):
         codec: QuantCodec,
         shape: Shape,
         checked: Callable[[int, int], None],
-        done: Callable[[int, int], None],
+        *,
+        mapped: bool = False,
+        later: bool = False,
     ) -> Any:
         """See `hf2q.backends.weights.Adopts`."""
         if codec.name in QTYPES:
-            return Matrix.load(self.team, codec, blocks, shape, checked=checked, done=done)
+            matrix = Matrix.load(self.team, codec, blocks, shape, checked=checked, mapped=mapped, later=later)
+            if matrix.in_file is not None:
+                self._linear.in_file.append(matrix)
+            return matrix
         checked(0, len(blocks))
-        matrix = self.matrix(blocks, codec, shape)
-        done(0, len(blocks))
-        return matrix
+        return self.matrix(blocks, codec, shape)
 
     def adopted(self) -> None:
         """See `hf2q.backends.weights.Adopts`."""

@@ -6,18 +6,34 @@ works through: `work` goes from job to job, and others may be linked behind the 
 
 from __future__ import annotations
 
-from hf2q.backends.cpu.native import atomic_add, atomic_get, atomic_set, give_way, pause, peek, peek8, peek16, peek32
+from hf2q.backends.cpu.native import (
+    atomic_add,
+    atomic_get,
+    atomic_set,
+    give_way,
+    let_go,
+    pause,
+    peek,
+    peek8,
+    peek16,
+    peek32,
+)
+from hf2q.backends.cpu.turn import turn_halves, turn_words
 from hf2q.simd import F32, I32, INT, inline, kernel, load, put16, put32, store_u8
 from hf2q.simd import bits as bits_of
 
 # words of a job; those that several threads write lie on cache lines of their own
-LINK, TAKEN, DONE, BAD = 0, 8, 16, 24
-"""The next job or 0; units taken and done; whether a number is not finite."""
+LINK, TAKEN, ENDED, BAD, DONE = 0, 8, 16, 24, 25
+"""The next job or 0; units taken and done; whether a number is not finite; whether all is done."""
 UNITS, EACH, RAW, ROW_BYTES, ROWS, PACKED, BLOCK_BYTES = 32, 33, 34, 35, 36, 37, 38
 """How many units, of how many groups; source and its row length, how many rows; target, zero before; bytes of a block.
 Rows that fill up the last group of sixteen stay zero."""
 FIELDS, FIELD_COUNT, CHECKS, CHECK_COUNT = 39, 40, 41, 42
 """Pairs of (unit, how many) and their number; pairs of (kind, byte in the block) of what must be finite, and theirs."""
+BUFFERS, BUFFER_COUNT, BUFFER_BYTES = 43, 44, 45
+"""Where a group may be put for a moment, and is not kept (see `in_file`): how many places, and bytes of one."""
+PAGES, PAGE_BYTES = 46, 47
+"""Where whole pages begin that may be let go of at the end, and how many bytes they are."""
 WORDS = 48
 
 HALF, E8M0, HALVES, BFLOATS, FLOATS = 0, 1, 2, 3, 4
@@ -76,30 +92,45 @@ def finite(job: int, source: int, rows: int) -> bool:
 
 
 @inline
-def repack_group(job: int, group: int) -> None:
+def few_fields(at: int, row_bytes: int, target: int, rows: int, size: int, many: int) -> None:
+    """`many` neighbouring fields of some rows, one by one."""
+    for _ in range(many):
+        if size == 4:
+            for r in range(rows):
+                put32(target, 4 * r, peek32(at, r * row_bytes))
+        elif size == 2:
+            for r in range(rows):
+                put16(target, 2 * r, peek16(at, r * row_bytes))
+        else:
+            for r in range(rows):
+                store_u8(target, r, peek8(at, r * row_bytes))
+        at += size
+        target += 16 * size
+
+
+@inline
+def repack_rows(job: int, source: int, target: int, rows: int) -> None:
+    """Up to sixteen rows that begin at `source`, side by side to `target`."""
     row_bytes, block_bytes = peek(job, ROW_BYTES), peek(job, BLOCK_BYTES)
     fields, count = peek(job, FIELDS), peek(job, FIELD_COUNT)
-    rows = min(16, peek(job, ROWS) - 16 * group)
-    source = peek(job, RAW) + 16 * group * row_bytes
-    target = peek(job, PACKED) + 16 * group * row_bytes
     for _ in range(row_bytes // block_bytes):
         if not finite(job, source, rows):
             atomic_set(job, BAD, 1)
         at = source
         for field in range(count):
-            size = peek(fields, 2 * field)
-            for _word in range(peek(fields, 2 * field + 1)):
-                if size == 4:
-                    for r in range(rows):
-                        put32(target, 4 * r, peek32(at, r * row_bytes))
-                elif size == 2:
-                    for r in range(rows):
-                        put16(target, 2 * r, peek16(at, r * row_bytes))
-                else:
-                    for r in range(rows):
-                        store_u8(target, r, peek8(at, r * row_bytes))
-                at += size
-                target += 16 * size
+            size, many = peek(fields, 2 * field), peek(fields, 2 * field + 1)
+            if rows == 16 and size == 4 and many >= 8:
+                for k in range(0, many, 8):
+                    here = min(k, many - 8)  # the last eight may overlap those before
+                    turn_words(at + 4 * here, row_bytes, target + 64 * here)
+            elif rows == 16 and size == 2 and many >= 16:
+                for k in range(0, many, 16):
+                    here = min(k, many - 16)
+                    turn_halves(at + 2 * here, row_bytes, target + 32 * here)
+            else:
+                few_fields(at, row_bytes, target, rows, size, many)
+            at += size * many
+            target += 16 * size * many
         source += block_bytes
 
 
@@ -116,8 +147,13 @@ def work(job: int, most: int, patience: int, closed: int) -> int:
             each = peek(job, EACH)
             last = min((unit + 1) * each, (peek(job, ROWS) + 15) // 16)
             for group in range(unit * each, last):
-                repack_group(job, group)
-            atomic_add(job, DONE, 1)
+                begin = 16 * group * peek(job, ROW_BYTES)
+                rows = min(16, peek(job, ROWS) - 16 * group)
+                repack_rows(job, peek(job, RAW) + begin, peek(job, PACKED) + begin, rows)
+            if atomic_add(job, ENDED, 1) + 1 == peek(job, UNITS):
+                if peek(job, PAGE_BYTES) > 0:
+                    let_go(peek(job, PAGES), peek(job, PAGE_BYTES))
+                atomic_set(job, DONE, 1)
             most -= 1
             looks = 0
             continue

@@ -138,7 +138,8 @@ class Team:
         return state
 
     def close(self) -> None:
-        """End the threads. Closing twice is fine."""
+        """End the threads, and loading. Closing twice is fine."""
+        self.loading.give_up()
         with self._lock:
             self._closed = True
             if self._state is not None and self._state.process == os.getpid():

@@ -29,7 +29,7 @@ class ArrayAt(NamedTuple):
 
 
 class Metadata(Mapping[str, Any]):
-    """Read-only keys and values in file order. Arrays come as tuples, made on first access and kept.
+    """Read-only keys and values in file order. Arrays come as tuples, made anew each time: a vocabulary is large.
 
     `entries` holds (type, value) of scalars and (ARRAY, ArrayAt) of arrays; `buffer` is the file, which must stay
     open for as long as arrays are asked for.
@@ -39,15 +39,10 @@ class Metadata(Mapping[str, Any]):
         self._entries = entries
         self._buffer = buffer
         self._path = path
-        self._arrays: dict[str, tuple[Any, ...]] = {}
 
     def __getitem__(self, key: str) -> Any:
         kind, value = self._entries[key]
-        if kind is not ValueType.ARRAY:
-            return value
-        if key not in self._arrays:
-            self._arrays[key] = self.head(key, value.length)
-        return self._arrays[key]
+        return self.head(key, value.length) if kind is ValueType.ARRAY else value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -76,7 +71,12 @@ class Metadata(Mapping[str, Any]):
         return MetadataField(key=key, type=self.type_of(key), value=self[key], element=self.element_of(key))
 
     def head(self, key: str, count: int) -> tuple[Any, ...]:
-        """The first `count` elements of an array, fewer when it is shorter; only these are read."""
+        """The first `count` elements of an array, fewer when it is shorter; only these are read.
+
+        Errors: FormatError for text that is not UTF-8; ValueError when the file is closed.
+        """
+        if getattr(self._buffer, "closed", False):
+            raise ValueError(f"{self._path} is closed: the array {key!r} cannot be read any more")
         array = self._located(key)
         count = min(count, array.length)
         if array.element is ValueType.STRING:

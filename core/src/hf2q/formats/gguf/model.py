@@ -60,9 +60,19 @@ class GgufModel:
             raise FormatError(f"{self.path}: there is no tensor {name!r} among its {len(self.tensors)}")
         return file.rows(name)
 
+    @property
+    def mapped(self) -> bool:
+        """Whether pages of what `rows` gives may be let go of, to be read again when somebody looks."""
+        return all(file.mapped for file in self.files)
+
     def release(self, name: str, first: int = 0, last: int | None = None) -> None:
         """Let go of the memory that reading rows of a tensor took. They can be read again."""
         self._file_of[name].release(name, first, last)
+
+    def release_all(self) -> None:
+        """Let go of the memory that reading headers and rows took, of all files."""
+        for file in self.files:
+            file.release_all()
 
     def close(self) -> None:
         """Unmap the files, now or, while views of them are in use, when the last of these is gone."""

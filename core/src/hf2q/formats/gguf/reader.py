@@ -149,6 +149,11 @@ class GgufFile:
         view = memoryview(self._map)[tensor.offset : tensor.offset + tensor.nbytes]
         return np.asarray(view).reshape(tensor.rows, tensor.row_bytes)
 
+    @property
+    def mapped(self) -> bool:
+        """Whether pages of what `rows` gives may be let go of, to be read again when somebody looks."""
+        return self._map is not None and hasattr(mmap, "MADV_DONTNEED")
+
     def release(self, name: str, first: int = 0, last: int | None = None) -> None:
         """Let go of the memory that reading rows of a tensor took; they can be read again."""
         tensor = self.tensors[name]
@@ -158,6 +163,11 @@ class GgufFile:
         length = (tensor.offset + last * tensor.row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
         if self._map is not None and length > 0 and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED, begin, length)
+
+    def release_all(self) -> None:
+        """As `release`, of the whole file, its header too."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Unmap the file, now or, while views of it are in use, when the last of them is gone."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from hf2q.errors import FormatError, MissingFileError, SourceError, WriteError
 from hf2q.formats.gguf.reader import GgufFile, open_gguf
-from hf2q.formats.gguf.writer import GgufWriter
 from hf2q.types import MetadataField, Plan, ValueType
 
 if TYPE_CHECKING:
+    from hf2q.formats.gguf.writer import GgufWriter
     from hf2q.types import Bytes
 
 SPLIT_NO = "split.no"
@@ -174,6 +174,8 @@ class ShardedWriter:
                 writer.abort()
 
     def _next(self) -> None:
+        from hf2q.formats.gguf.writer import GgufWriter  # whoever reads needs none of it
+
         path, plan = self._waiting.pop(0)
         self._writers.append(GgufWriter(path, plan))
         if self._hashing:

@@ -109,8 +109,9 @@ def read_header(directory: str, file: str) -> Header:
                 f"{path}: the header needs {length} bytes after byte 8, but the file has only {size} bytes",
                 hint="the file is cut short: download it again",
             )
-        if start[8:9] != b"{" or not length:
-            raise FormatError(f"{path}: the header begins with {start[8:9]!r}, expected b'{{'")
+        if start[8 : 8 + length][:1] != b"{":
+            found = start[8 : 8 + length][:1]
+            raise FormatError(f"{path}: the header of {length} bytes begins with {found!r}, expected b'{{'")
         raw = read_bytes(descriptor, length, 8, path)
         identity = Identity.of(descriptor)
     finally:

@@ -21,11 +21,23 @@
     runtime      encode and decode
 
 Nothing here knows a model family: the pre-tokenizers come from the registry. Importing this package imports neither
-`tokenizers` nor numpy.
+`tokenizers` nor numpy, nor what reads checkpoints.
 """
 
-from hf2q.formats.tokenizer.read import read_tokenizer
+from typing import TYPE_CHECKING, Any
+
 from hf2q.formats.tokenizer.runtime import Tokenizer, load_tokenizer
 from hf2q.formats.tokenizer.stream import Decoder, StreamDecoder
 
+if TYPE_CHECKING:
+    from hf2q.formats.tokenizer.read import read_tokenizer
+
 __all__ = ["Decoder", "StreamDecoder", "Tokenizer", "load_tokenizer", "read_tokenizer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "read_tokenizer":
+        from hf2q.formats.tokenizer.read import read_tokenizer
+
+        return read_tokenizer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,7 +19,7 @@ from hf2q.formats.tokenizer.models import BERT, GEMMA4, GPT2, VISIBLE
 from hf2q.formats.tokenizer.spelling import spelling_of
 from hf2q.formats.tokenizer.stream import Decoder
 from hf2q.formats.tokenizer.table import TokenTable
-from hf2q.formats.tokenizer.vocabulary import CONTROL, UNKNOWN, USER_DEFINED
+from hf2q.formats.tokenizer.vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from hf2q.types import PreTokenizer
 
 _HIDDEN = (CONTROL, UNKNOWN)
@@ -67,8 +67,9 @@ class Tokenizer:
         self.unk_id = data.ids.get("unk") if data.model == BERT else None
         self.add_bos, self.add_eos = data.add.get("bos", False), data.add.get("eos", False)
         spelling = spelling_of(data.model)
+        self._spelling = spelling
         self._table = TokenTable(data.tokens, data.types, spelling)
-        self._plain, self._marked = tokens_by_text(data)
+        plain, self._marked = tokens_by_text(data)
         self.special_ids = frozenset(number for number, kind in enumerate(data.types) if kind in _HIDDEN)
         self.suppressed_ids = data.suppressed
         stated = frozenset(data.ids[role] for role in KEYS if role in data.ids)
@@ -85,7 +86,7 @@ class Tokenizer:
         if data.model == GEMMA4:  # parts of a reply that readers are to see, but no text of a user
             user = [text for text in user if text not in VISIBLE]
         self._user_pattern, self._all_pattern = _pattern(user), _pattern(found)
-        self._backend = build_backend(data, self._plain, self._marked, pre, spelling)
+        self._backend = build_backend(data, plain, self._marked, pre, spelling)
 
     def encode(self, text: str, *, special: bool = True, add_bos: bool | None = None) -> list[int]:
         """Token ids of `text`.
@@ -132,7 +133,10 @@ class Tokenizer:
 
     def id_of(self, text: str) -> int | None:
         """Id of the token that the vocabulary writes as `text`; None when there is none, or it is unused."""
-        return self._marked.get(text, self._plain.get(text))
+        if text in self._marked:
+            return self._marked[text]
+        found: int | None = self._backend.token_to_id(self._spelling.merged(text, NORMAL))
+        return found if found is not None and self._table.text(found) == text else None
 
     def _extend(self, ids: list[int], text: str) -> None:
         if not text:

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from math import prod
 
-import msgspec
-
 from hf2q.codec import thread_count
 from hf2q.convert.choices import Planned
 from hf2q.convert.hub_source import find_reference
@@ -22,64 +20,19 @@ from hf2q.formats.gguf.layout import DEFAULT_ALIGNMENT, FIXED_HEADER, padded
 from hf2q.plugins import Plugins
 from hf2q.quality.allocate.budget import Budget
 from hf2q.quality.allocate.candidates import candidates, mix_for
+from hf2q.quality.allocate.choose import by_text, by_weights, solved
+from hf2q.quality.allocate.found import Chosen, Found, Tried
 from hf2q.quality.allocate.measure import losses
-from hf2q.quality.allocate.sensitivity import Text, Trial, measured_weights
-from hf2q.quality.allocate.solve import Option, Solution, solve
-from hf2q.quality.allocate.types_file import pattern_for
+from hf2q.quality.allocate.mixes import facts_of, fixed_mixes, picks_of
+from hf2q.quality.allocate.sensitivity import Text, compared
 from hf2q.quality.allocate.weigh import drafting_blocks, tensor_weights
-from hf2q.types import PolicyOptions, Record, Shape, TensorChoiceInput, TypeChoice
+from hf2q.types import PolicyOptions, TensorChoiceInput, TypeChoice
 
 BASE = "q8_0"
 """The recipe that says what is quantized at all: no type that it gives needs importance."""
 
 Report = Callable[[str, int, int], None]
 """Called with what is at work, how much is done, and how much there is: tensors, or bytes that are downloaded."""
-
-
-class Tried(Record, frozen=True, kw_only=True):
-    """A tensor in one type: bytes, and the share that is lost."""
-
-    qtype: str
-    nbytes: int
-    loss: float
-
-
-class Chosen(Record, frozen=True, kw_only=True):
-    """One tensor of the output. `tried` is empty where there was no choice; `loss` counts `weight` times."""
-
-    name: str
-    shape: Shape
-    qtype: str
-    nbytes: int
-    loss: float = 0.0
-    weight: float = 1.0
-    tried: tuple[Tried, ...] = ()
-
-
-class Found(Record, frozen=True, kw_only=True):
-    """What a search came to.
-
-    asked    as it was asked for;  recipe  whose name and file type the output has
-    tensors  in file order;  budget  bytes that all of them might take;  nbytes  that they take
-    loss     the sum over tensors;  bound  what no choice within the budget can be below;  exact  nor below `loss`
-    name     the usual name of the output, without its ending
-    """
-
-    asked: str
-    recipe: str
-    tensors: tuple[Chosen, ...]
-    budget: int
-    nbytes: int
-    parameters: int
-    loss: float
-    bound: float
-    exact: bool
-    name: str
-
-    @property
-    def pairs(self) -> tuple[tuple[str, str], ...]:
-        """The choice as `PolicyOptions.tensor_types`."""
-        return tuple((pattern_for(one.name), one.qtype) for one in self.tensors if one.tried)
 
 
 def search(
@@ -129,51 +82,55 @@ def search(
     with prepare(place, request, plugins, progress=downloading) as prepared:
         planned = prepared.planned
         known = _known(seen, importance)
+        if importance is not None:
+            importance.check_names({tensor.name for tensor in planned.plan.tensors})
         table: list[tuple[Chosen, ...]] = []
         weights = tensor_weights(planned.plan)
         for number, ((tensor, choice), weight) in enumerate(zip(seen, weights, strict=True)):
             if report is not None:
                 report(tensor.name, number, len(seen))
             table.append(_options(tensor, choice, weight, planned, importance, plugins, workers))
-    if text is not None:
-        drafting = drafting_blocks(planned.plan)
-        trials = [
-            _trial(tensor, options, drafting, tensor.name in known)
-            for (tensor, _), options in zip(seen, table, strict=True)
-            if options[0].tried
-        ]
-        counted = measured_weights(
+    inputs = [tensor for tensor, _ in seen]
+    names = [tuple(one.qtype for one in options) for options in table]
+    fixed = fixed_mixes(inputs, facts_of(planned.plan), plugins, has_imatrix=importance is not None)
+    mixes = {name: picks for name, types in fixed.items() if (picks := picks_of(types, names)) is not None}
+    parameters = planned.plan.parameters
+    limit = budget.for_tensors(parameters, _overhead(planned))
+    if text is None:
+        outcome = by_weights(table, mixes, budget, limit, parameters)
+    else:
+        solved(table, budget, limit, parameters)  # a budget that cannot be kept is refused before a file is written
+        with compared(
             source,
-            trials,
+            {tensor.name: tensor.qtype for tensor, options in zip(inputs, table, strict=True) if options[0].tried},
             text,
             repo=repo,
             revision=revision,
             via=via,
             pre=pre,
             importance=importance,
+            known=known,
             allow_requantize=allow_requantize,
             threads=threads,
             plugins=plugins,
-            report=report,
-        )
-        table = [
-            tuple(msgspec.structs.replace(one, weight=counted.get(one.name, one.weight)) for one in options)
-            for options in table
-        ]
-    budget_bytes = budget.for_tensors(planned.plan.parameters, _overhead(planned))
-    solution = _solved(table, budget, budget_bytes, planned.plan.parameters)
-    picked = tuple(options[pick] for options, pick in zip(table, solution.picks, strict=True))
+        ) as diverge:
+            drafting = drafting_blocks(planned.plan)
+            outcome = by_text(table, mixes, budget, limit, parameters, drafting, diverge, report)
+    picked = outcome.chosen
     return Found(
         asked=budget.text,
         recipe=mix_for((one.qtype, prod(one.shape)) for one in picked if one.tried),
         tensors=picked,
-        budget=budget_bytes,
+        budget=limit,
         nbytes=sum(one.nbytes for one in picked),
-        parameters=planned.plan.parameters,
-        loss=solution.error,
-        bound=solution.bound,
-        exact=solution.exact,
+        parameters=parameters,
+        loss=outcome.loss,
+        bound=outcome.solution.bound,
+        exact=outcome.solution.exact and outcome.picks == outcome.solution.picks,
         name=default_name(planned.plan.metadata, budget.text.replace("=", "-")),
+        rivals=outcome.rivals,
+        divergence=outcome.divergence,
+        winner=outcome.winner,
     )
 
 
@@ -223,49 +180,6 @@ def _options(
         )
         for one in tried
     )
-
-
-def _trial(tensor: TensorChoiceInput, options: Sequence[Chosen], drafting: tuple[str, ...], known: bool) -> Trial:
-    """The tensor in the smallest type that is tried of those with more than four bits, or in the largest."""
-    tried = options[0].tried
-    enough = [one for one in tried if 8 * one.nbytes > 4 * prod(tensor.shape)] or tried[-1:]
-    one = min(enough, key=lambda one: one.nbytes)
-    return Trial(
-        name=tensor.name,
-        own=tensor.qtype,
-        qtype=one.qtype,
-        loss=one.loss,
-        weight=options[0].weight,
-        drafting=tensor.name.startswith(drafting),
-        known=known,
-    )
-
-
-def _solved(table: Sequence[Sequence[Chosen]], budget: Budget, nbytes: int, parameters: int) -> Solution:
-    size = _padded if budget.kind == "size" else _plain
-    options = [[Option(nbytes=size(one), error=one.loss * one.weight) for one in tensor] for tensor in table]
-    least, most = (sum(edge(option.nbytes for option in tensor) for tensor in options) for edge in (min, max))
-    if not least <= nbytes <= most:
-        extreme, other = ("less than the smallest", least) if nbytes < least else ("more than the largest", most)
-        hint = f"between {_amount(least, parameters)} and {_amount(most, parameters)}"
-        raise UsageError(
-            f"--quant {budget.text} leaves {_amount(nbytes, parameters)} for the tensors, which is {extreme} choice "
-            f"of types, {_amount(other, parameters)}",
-            hint=hint + ("" if nbytes < least else "; --quant q8_0, bf16 or f32 make larger files"),
-        )
-    return solve(options, nbytes)
-
-
-def _plain(one: Chosen) -> int:
-    return one.nbytes
-
-
-def _padded(one: Chosen) -> int:
-    return padded(one.nbytes, DEFAULT_ALIGNMENT)
-
-
-def _amount(nbytes: int, parameters: int) -> str:
-    return f"{nbytes:,} bytes ({8 * nbytes / parameters:.2f} bits for each weight)"
 
 
 def _overhead(planned: Planned) -> int:

@@ -1,16 +1,16 @@
-"""The second pass: how much a loss counts, measured by what it does to the predictions over a text.
+"""The second pass, with a text: what a loss counts, and which of several choices is best, by what predictions say.
 
-For each kind of tensor (the same in every block) a file is written in which tensors of this kind alone are quantized,
-and its divergence from the source is measured. Small losses add up, so divergence over loss is what a loss counts in
-tensors of the kind. Files are temporary, and one at a time beside that of the source.
+Each group of tensors (`hf2q.quality.allocate.fit`) is quantized alone, and the divergence from the source is measured.
+Small losses add up, so divergence over loss is what a loss counts. Files are temporary, and one at a time beside that
+of the source.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +20,16 @@ from hf2q.errors import QualityError, UsageError, WriteError
 from hf2q.formats.imatrix import write_imatrix
 from hf2q.formats.temporary import hint_for
 from hf2q.plugins import Plugins
+from hf2q.quality.allocate.fit import Trial, fitted, grouped
 from hf2q.quality.allocate.types_file import pattern_for
 from hf2q.quality.divergence import measure
 from hf2q.quality.text import Corpus
 from hf2q.serve.load import load
 from hf2q.types import PolicyOptions, Record
 
-FLOOR = 0.01
-"""Of its weight without a text that a kind keeps at least: of a divergence near 0 more is noise than is not."""
-
-
-class Trial(Record, frozen=True, kw_only=True):
-    """A tensor to be tried.
-
-    own     the type that it has when it is not quantized
-    qtype   another, and `loss` in it;  weight  what a loss counts so far;  drafting  not part of predictions
-    known   whether the importance of its columns is
-    """
-
-    name: str
-    own: str
-    qtype: str
-    loss: float
-    weight: float
-    drafting: bool
-    known: bool
+Types = Mapping[str, str]
+Diverge = Callable[[str, Types], float]
+"""Called with a name for what is tried, for errors, and the types of the tensors that are quantized."""
 
 
 class Text(Record, frozen=True, kw_only=True):
@@ -58,14 +43,10 @@ class Text(Record, frozen=True, kw_only=True):
     most: int = 8
 
 
-def kind_of(name: str) -> str:
-    """The name of a tensor without numbers: the same in every block."""
-    return re.sub(r"\d+", "*", name)
-
-
-def measured_weights(
+@contextmanager
+def compared(
     source: str | os.PathLike[str] | None,
-    tensors: Sequence[Trial],
+    own: Types,
     text: Text,
     *,
     repo: str | None,
@@ -73,29 +54,27 @@ def measured_weights(
     via: str,
     pre: str | None,
     importance: Importance | None,
+    known: Set[str],
     allow_requantize: bool,
     threads: int | None,
     plugins: Plugins,
-    report: Callable[[str, int, int], None] | None,
-) -> dict[str, float]:
-    """What a loss counts in each tensor, by name.
+) -> Iterator[Diverge]:
+    """Gives a function that quantizes some tensors and says how far predictions move, in nats for each token.
 
-    In blocks that draft it counts as in others of the kind, in proportion to `Trial.weight`; where there are no others,
-    and for kinds that lose nothing, it stays. Errors: what `convert`, `load` and `measure` raise; QualityError for
+    own    the types of the tensors that may be, when they are not quantized
+    known  which of them `importance` knows
+
+    Errors: what `convert`, `load` and `measure` raise; UsageError for a model that predicts no tokens; QualityError for
     predictions that are no numbers.
     """
-    kinds: dict[str, list[Trial]] = {}
-    for one in tensors:
-        kinds.setdefault(kind_of(one.name), []).append(one)
     try:
         temporary = tempfile.TemporaryDirectory(prefix=".hf2q-auto-", dir=text.folder)
     except OSError as error:
         raise WriteError(f"{text.folder} cannot be written to: {error.strerror}", hint=hint_for(error)) from error
-    found = {one.name: one.weight for one in tensors}
     with temporary as place:
 
-        def made(origin: str | os.PathLike[str] | None, name: str, chosen: frozenset[str], **how: Any) -> Path:
-            pairs = tuple((pattern_for(one.name), one.qtype if one.name in chosen else one.own) for one in tensors)
+        def made(origin: str | os.PathLike[str] | None, name: str, types: Types, **how: Any) -> Path:
+            pairs = tuple((pattern_for(tensor), types.get(tensor, qtype)) for tensor, qtype in own.items())
             summary = convert(
                 origin,
                 "q8_0",
@@ -116,30 +95,34 @@ def measured_weights(
         if importance is not None:
             matrix = Path(place) / "imatrix.gguf"
             write_imatrix(matrix, importance.imatrix, "gguf")
-        whole = made(source, "source", frozenset(), repo=repo, revision=revision, via=via, pre=pre)
+        whole = made(source, "source", {}, repo=repo, revision=revision, via=via, pre=pre)
         with load(whole, threads=threads, exact=True, plugins=plugins) as reference:
             if reference.task != "generate":
                 raise UsageError(
                     f"{source or repo} is an embedding model: it predicts no tokens", hint="leave the text out"
                 )
             n_ctx = min(text.n_ctx, reference.context_length)
-            for number, (kind, group) in enumerate(kinds.items()):
-                if report is not None:
-                    report(f"predictions without {kind}", number, len(kinds))
-                counted = [one for one in group if not one.drafting]
-                loss = sum(one.loss for one in counted)
-                if not loss:
-                    continue
-                path = made(
-                    whole,
-                    "trial",
-                    frozenset(one.name for one in counted),
-                    imatrix=matrix if any(one.known for one in counted) else None,
-                )
+
+            def diverge(what: str, types: Types) -> float:
+                path = made(whole, "trial", types, imatrix=matrix if known & types.keys() else None)
                 with load(path, threads=threads, exact=True, plugins=plugins) as candidate:
                     mean = measure(reference, candidate, text.corpus, n_ctx=n_ctx, most=text.most).summary.mean
                 if not 0 <= abs(mean) < float("inf"):
-                    raise QualityError(f"the divergence with {kind} quantized is {mean}, expected a number")
-                scale = max(FLOOR, mean / loss / counted[0].weight)
-                found |= {one.name: one.weight * scale for one in group}
-    return found
+                    raise QualityError(f"the divergence with {what} quantized is {mean}, expected a number")
+                return mean
+
+            yield diverge
+
+
+def measured_weights(
+    tensors: Sequence[Trial], diverge: Diverge, report: Callable[[str, int, int], None] | None
+) -> dict[str, float]:
+    """What a loss counts in each tensor, by name; see `fitted`. Errors: as `compared`."""
+    groups = grouped(tensors)
+    means: dict[str, float] = {}
+    for number, (what, members) in enumerate(groups.items()):
+        if report is not None:
+            report(f"predictions without {what}", number, len(groups))
+        if any(one.loss for one in members):
+            means[what] = diverge(what, {one.name: one.qtype for one in members})
+    return fitted(tensors, groups, means)

@@ -12,7 +12,7 @@ Source of the method: Kellerer, Pferschy, Pisinger, Knapsack Problems (2004), ch
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,8 +62,8 @@ class Step(Record, frozen=True, kw_only=True):
         return self.saved / self.more
 
 
-def solve(table: Sequence[Sequence[Option]], budget: int) -> Solution:
-    """The best choice within `budget` bytes.
+def solve(table: Sequence[Sequence[Option]], budget: int, starts: Iterable[Sequence[int]] = ()) -> Solution:
+    """The best choice within `budget` bytes; none of `starts`, choices as `Solution.picks`, is better.
 
     Errors: UsageError when the smallest options together are over the budget; ValueError for a tensor without options,
     sizes and errors that are negative or no numbers.
@@ -76,15 +76,16 @@ def solve(table: Sequence[Sequence[Option]], budget: int) -> Solution:
     if least > budget:
         raise UsageError(f"{budget:,} bytes are less than the smallest choice of types, which has {least:,}")
     picks, price = _greedy(table, hulls, budget)
+    within = (list(one) for one in starts if _nbytes(table, one) <= budget)
+    picks = min([picks, *within], key=lambda one: _error(table, one))
     error = _error(table, picks)
     best, exact = _followed(table, budget, price, error * (1 + SLACK))
     if best is not None and _error(table, best) < error:
         picks, error = best, _error(table, best)
     bound = sum(min(o.error + price * o.nbytes for o in options) for options in table) - price * budget
-    nbytes = sum(options[pick].nbytes for options, pick in zip(table, picks, strict=True))
     return Solution(
         picks=tuple(picks),
-        nbytes=nbytes,
+        nbytes=_nbytes(table, picks),
         error=error,
         bound=error if exact else min(error, max(0.0, bound)),
         exact=exact,
@@ -108,6 +109,10 @@ def _slope(options: Sequence[Option], start: int, stop: int) -> float:
     return (options[start].error - options[stop].error) / (options[stop].nbytes - options[start].nbytes)
 
 
+def _nbytes(table: Sequence[Sequence[Option]], picks: Sequence[int]) -> int:
+    return sum(options[pick].nbytes for options, pick in zip(table, picks, strict=True))
+
+
 def _error(table: Sequence[Sequence[Option]], picks: Sequence[int]) -> float:
     return sum(options[pick].error for options, pick in zip(table, picks, strict=True))
 
@@ -115,7 +120,7 @@ def _error(table: Sequence[Sequence[Option]], picks: Sequence[int]) -> float:
 def _greedy(table: Sequence[Sequence[Option]], hulls: Sequence[Sequence[int]], budget: int) -> tuple[list[int], float]:
     """Options reached by the steepest steps that fit, and the slope of the first that did not, 0 when all did."""
     picks = [places[0] for places in hulls]
-    left = budget - sum(options[pick].nbytes for options, pick in zip(table, picks, strict=True))
+    left = budget - _nbytes(table, picks)
     steps = [
         Step(
             tensor=tensor,

@@ -16,6 +16,7 @@ from hf2q.formats.imatrix import Imatrix
 from hf2q.formats.imatrix.record import sorted_entries
 from hf2q.formats.tokenizer import load_tokenizer
 from hf2q.plugins import Plugins
+from hf2q.quality.identity import digest_model
 from hf2q.quality.imatrix.chunks import chunks
 from hf2q.quality.imatrix.state import State
 from hf2q.quality.imatrix.watched import NamedWeights, Watched
@@ -77,7 +78,7 @@ def compute(
         )
         key = {
             "model": Path(file.path).name,
-            "size": file.size,
+            "sha256": "" if record is None else digest_model(Path(file.path)),
             "backend": ops.name,
             "corpus": corpus.sha256,
             "n_ctx": n_ctx,

@@ -18,6 +18,7 @@ from hf2q.serve.api.errors import HttpRefusal
 
 Wanted = TypeVar("Wanted")
 
+_CHARSET = re.compile(r"\bcharset *= *\"?([^\";\s]+)")
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
 _EXTRA = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
@@ -29,9 +30,10 @@ async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
     Errors: HttpRefusal 415 for another content type or an encoding, 413 for a body that is too long; ClientGone.
     """
     headers = request.headers
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        found = f"content-type is {kind!r}" if kind else "there is no content-type"
+    kind, _, more = headers.get("content-type", "").lower().partition(";")
+    charset = _CHARSET.search(more)
+    if kind.strip() != "application/json" or (charset is not None and charset[1] not in ("utf-8", "utf8")):
+        found = f"content-type is {headers['content-type'][:80]!r}" if kind else "there is no content-type"
         raise HttpRefusal(f"{found}, expected application/json", status=415, code="unsupported_media_type")
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -43,8 +45,8 @@ async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
         raise _too_long(limit)
     pieces: list[bytes] = []
     size = 0
-    more = True
-    while more:
+    coming = True
+    while coming:
         message = await request.receive()
         if message["type"] != "http.request":
             raise ClientGone
@@ -52,7 +54,7 @@ async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
         if size > limit:
             raise _too_long(limit)
         pieces.append(message["body"])
-        more = message["more_body"]
+        coming = message["more_body"]
     return b"".join(pieces)
 
 
@@ -64,6 +66,16 @@ def decode_object(body: bytes) -> Mapping[str, msgspec.Raw]:
 def decode_as(body: bytes, wanted: type[Wanted]) -> Wanted:
     """The body as `wanted`. Errors: RequestError whose `param` is the path of the first wrong value."""
     return _decode(body, wanted)
+
+
+def convert_at(value: Mapping[str, msgspec.Raw], wanted: type[Wanted], place: str) -> Wanted:
+    """An object of the body, at `place` in it, as `wanted`. Errors: as `decode_as`."""
+    try:
+        return msgspec.convert({name: msgspec.json.decode(raw) for name, raw in value.items()}, wanted, strict=True)
+    except msgspec.MsgspecError as error:
+        raise _wrong(str(error), place) from error
+    except RecursionError as error:
+        raise RequestError(f"{place} nests too deeply", param=place, code="invalid_value") from error
 
 
 def _decode(body: bytes, wanted: type[Wanted]) -> Wanted:
@@ -78,11 +90,11 @@ def _decode(body: bytes, wanted: type[Wanted]) -> Wanted:
         raise RequestError("the body nests too deeply", code="invalid_json") from error
 
 
-def _wrong(text: str) -> RequestError:
+def _wrong(text: str, place: str = "") -> RequestError:
     """msgspec's complaint, with the path in OpenAI's spelling (``messages[0].content``) as `param`."""
     match = _PLACE.match(text)
     what, path = (match["what"], match["path"] or "") if match else (text, "")
-    path = path.removeprefix(".").replace("[...]", "")
+    path = f"{place}{path}".removeprefix(".").replace("[...]", "")
     missing, extra = _MISSING.match(what), _EXTRA.match(what)
     if missing or extra:
         name = (missing or extra or {})["name"]  # type: ignore[index]

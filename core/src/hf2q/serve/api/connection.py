@@ -24,6 +24,28 @@ def connections(settings: ApiSettings) -> type[H11Protocol]:
     return Limited
 
 
+class Peer(h11.Connection):
+    """h11's side of a connection. It bounds only heads that are not whole yet, and takes some that are ambiguous."""
+
+    def __init__(self, max_head: int) -> None:
+        super().__init__(h11.SERVER, max_head)
+        self._max_head = max_head
+
+    def next_event(self) -> Any:
+        """h11: what has come. Errors: h11.RemoteProtocolError."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            fields = sum(len(name) + len(value) + len(": \r\n") for name, value in event.headers)
+            if len(event.method) + len(event.target) + fields > self._max_head:
+                raise h11.RemoteProtocolError("the head is too long", error_status_hint=431)
+            if event.http_version not in (b"1.0", b"1.1"):
+                raise h11.RemoteProtocolError(f"HTTP/{event.http_version.decode()} is not spoken here")
+            if {b"transfer-encoding", b"content-length"} <= names:
+                raise h11.RemoteProtocolError("Transfer-Encoding and Content-Length together")
+        return event
+
+
 class Connection(H11Protocol):
     """A connection whose client must send the head of a request, and read its answer, within a time.
 
@@ -34,7 +56,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.conn = h11.Connection(h11.SERVER, self.limits.max_head)
+        self.conn = Peer(self.limits.max_head)
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._refused = False

@@ -51,7 +51,8 @@ def prompt_of(given: str | tuple[int, ...], model: Model) -> Prompt:
 
 
 def echo_of(prompt: Prompt, model: Model, logprobs: int | None, limit: int, turn: Turn) -> Echo:
-    """The prompt as it is given back. With `logprobs` the model reads it, `CHUNK` tokens at a time.
+    """The prompt as it is given back. With `logprobs` the model reads it, `CHUNK` tokens at a time. The tokens are
+    those of the text, as in OpenAI's completions: a BOS that the text does not have is read, and not listed.
 
     Errors: RequestError for log probabilities of more than `limit` tokens.
     """
@@ -67,9 +68,9 @@ def echo_of(prompt: Prompt, model: Model, logprobs: int | None, limit: int, turn
     known = _logprobs(prompt.ids, model, logprobs, turn)
     tokens = []
     at = 0
-    for index, (token, found) in enumerate(zip(prompt.ids, known, strict=True)):
+    for token, found in list(zip(prompt.ids, known, strict=True))[prompt.bos :]:
         tokens.append((token, found, min(at, len(prompt.text))))
-        at += len(decoder.push(token)) if index >= prompt.bos else 0
+        at += len(decoder.push(token))
     return Echo(text=prompt.text, tokens=tuple(tokens))
 
 

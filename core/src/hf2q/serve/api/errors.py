@@ -152,7 +152,9 @@ def _response(request: Request[Any, Any, Any], error: Exception, *, bug: bool = 
     if bug:
         log_refusal(request_id(request.scope), found, error)
     body = msgspec.json.encode(found.body)
-    return Response(body, status_code=found.status, headers=found.headers, media_type="application/json")
+    # the request was read to its end, unless a rule of HTTP stopped it before: then what it still sends is read too
+    close = {} if isinstance(error, HttpRefusal) else {"connection": "close"}
+    return Response(body, status_code=found.status, headers={**close, **found.headers}, media_type="application/json")
 
 
 def note_refusal(scope: Scope, found: Refusal) -> None:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from hf2q.errors import RequestError
 from hf2q.serve.api.asked import Count, SamplingBody, sampling_of, stops_of
-from hf2q.serve.api.body import decode_as, decode_object
+from hf2q.serve.api.body import convert_at, decode_as, decode_object
 from hf2q.serve.api.chat_request import Effort
 from hf2q.serve.api.chat_tools import (
     ChoiceBody,
@@ -183,12 +183,7 @@ def _tools(given: Body, limit: int) -> tuple[Tool, ...]:
                 param=param,
                 code="unsupported_value",
             )
-        try:
-            tool = msgspec.convert(
-                {name: msgspec.json.decode(value) for name, value in raw.items()}, FunctionTool, strict=True
-            )
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise RequestError(f"tools[{i}]: {error}", param=f"tools[{i}]", code="invalid_value") from error
+        tool = convert_at(raw, FunctionTool, f"tools[{i}]")
         if tool.name is None:
             raise RequestError(
                 f"tools[{i}].name is missing", param=f"tools[{i}].name", code="missing_required_parameter"
@@ -213,16 +208,14 @@ def _format(text: TextBody | None) -> ResponseFormat | None:
         return None
     schema = None
     if form.type == "json_schema":
-        if form.name is None:
-            raise RequestError(
-                "text.format.name is missing", param="text.format.name", code="missing_required_parameter"
-            )
-        schema = SchemaBody(form.name, form.schema, form.strict, form.description)
-    elif form.schema is not None:
-        raise RequestError(
-            f"text.format.schema is set, but the type is {form.type!r}",
-            param="text.format.schema",
-            code="invalid_value",
-        )
+        for name in ("name", "schema"):
+            if getattr(form, name) is None:
+                param = f"text.format.{name}"
+                raise RequestError(f"{param} is missing", param=param, code="missing_required_parameter")
+        schema = SchemaBody(form.name or "", form.schema, form.strict, form.description)
+    for name in ("name", "schema", "strict", "description"):
+        if schema is None and getattr(form, name) is not None:
+            param = f"text.format.{name}"
+            raise RequestError(f"{param} is set, but the type is {form.type!r}", param=param, code="invalid_value")
     with own_names():
         return format_of(FormatBody(form.type, schema), None)

@@ -177,6 +177,7 @@ class Service:
             status=404,
             param="model",
             code="model_not_found",
+            headers={"connection": "close"},
         )
 
     def _not_ready(self, member: Member) -> HttpRefusal:

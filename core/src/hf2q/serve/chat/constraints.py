@@ -135,10 +135,10 @@ class Constraints:
             return Answer(lark=form.grammar)
         schema = {"type": "object"} if form.kind == "json_object" else {} if form.schema is None else form.schema
         try:
-            checked = check_schema(schema)
+            rule = json_rule(check_schema(schema).document())
         except SchemaError as error:
             raise _refused("the schema", error, SCHEMA) from None
-        return Answer(json=json_rule(checked.document()), calls=calls, opening=opening)
+        return Answer(json=rule, calls=calls, opening=opening)
 
     def _calls(self, query: ChatQuery, syntax: ToolSyntax, tools: Sequence[ToolSchema]) -> str:
         """The rules of calls. Each tool is checked by itself, so that the one at fault is named."""
@@ -154,6 +154,8 @@ class Constraints:
     def _check(self, lark: str, answer: Answer, query: ChatQuery) -> None:
         """Compile; where that fails, find out what it was. Errors: RequestError."""
         try:
+            if answer.lark is not None and lark != answer.lark:  # by itself too: reasoning could come before nothing
+                self._grammars.check(answer.lark)
             self._grammars.check(lark)
         except SchemaError as error:
             if answer.lark is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hf2q.errors import RequestError, listing
@@ -16,6 +17,7 @@ from hf2q.serve.chat.reasoning import ReasoningSplitter
 from hf2q.serve.chat.syntax import ToolSchema, ToolSyntax
 from hf2q.serve.chat.template import ChatTemplate
 from hf2q.serve.chat.template_probe import TemplateProbe
+from hf2q.serve.chat.tool_blame import blamed
 from hf2q.serve.chat.tooling import callable_now, check_tools, shown
 from hf2q.serve.chat.turns import tool_form, turns
 from hf2q.types import ChatFormat, Record, resolve
@@ -125,11 +127,19 @@ class Chat:
         options = with_effort(query.effort, query.options, self._takes, reasons=self.markers is not None)
         tools = shown(query)
         check_tools(tools, self.syntax, self._takes)
-        if tools:
-            options["tools"] = [tool_form(tool) for tool in tools]
-        text = self.template.render(turns(query.messages, self._takes), **options)
+        text = self._rendered(turns(query.messages, self._takes), [tool_form(tool) for tool in tools], options)
         inside = self.markers is not None and text.rstrip().endswith(self.markers[0].rstrip())
         return Prompt(text=text, reasoning=inside)
+
+    def _rendered(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> str:
+        assert self.template is not None
+        try:
+            return self.template.render(messages, **options, tools=tools or None)
+        except RequestError as error:
+            found = blamed(partial(self.template.refusal, messages, **options), tools) if tools else None
+            raise found or error from None
 
     def _form(self, query: ChatQuery, inside: bool, tools: Sequence[ToolSchema]) -> Form | None:
         """What holds answers to the form that the query asks for. Errors: RequestError for what cannot be enforced."""

@@ -29,7 +29,7 @@ Sink: TypeAlias = Callable[[str], object]
 NAME = 256
 """Most characters of a name."""
 SPACE = " \t\r\n"
-_DEEPEST = 64
+_CLOSE = {"object": "}", "array": "]"}
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -158,30 +158,50 @@ class Reading:
 
     # ---------------------------------------------------------------------------------------------------------- JSON
 
-    def json(self, sink: Sink, depth: int = 0) -> Reads[str]:
+    def json(self, sink: Sink) -> Reads[str]:
         """Read one JSON value, white space before it included; its text goes to `sink`. Its type: ``object``,
         ``array``, ``string``, ``number``, ``boolean`` or ``null``.
 
-        Line breaks and their like, which models leave in texts, are escaped. Errors: ValueError for what is no JSON.
+        It may nest as deep as it likes, and an object's key may come twice: the last value counts, for all who read it
+        later. Line breaks and their like, which models leave in texts, are escaped. Errors: ValueError for what is no
+        JSON.
         """
-        if depth > _DEEPEST:
-            raise ValueError(f"values nest deeper than {_DEEPEST}")
+        kind = yield from self._json_opening(sink)
+        open_ = [kind] if kind in _CLOSE else []
+        first = True  # in the innermost object or list
+        while open_:
+            close = _CLOSE[open_[-1]]
+            found = yield from self.space()
+            more = first and found != close
+            if not more:
+                more = (yield from self.either(",", close)) == ","
+                sink(", " if more else close)
+            first = False
+            if not more:
+                open_.pop()
+                continue
+            if open_[-1] == "object":
+                yield from self._json_key(sink)
+            inner = yield from self._json_opening(sink)
+            if inner in _CLOSE:
+                open_.append(inner)
+                first = True
+        return kind
+
+    def json_object(self, sink: Sink) -> Reads[None]:
+        """Read one JSON object, as `json` does. Errors: ValueError for what is none."""
         char = yield from self.space()
-        if char == "{":
-            yield from self.json_object(sink, depth)
-            return "object"
-        if char == "[":
-            yield from self.expect("[")
-            sink("[")
-            if (yield from self.space()) == "]":
-                yield from self.next()
-                sink("]")
-                return "array"
-            while True:
-                yield from self.json(sink, depth + 1)
-                sink((yield from self._separator("]")))
-                if not self._more:
-                    return "array"
+        if char != "{":
+            raise ValueError(f"found {char!r}, expected a JSON object")
+        yield from self.json(sink)
+
+    def _json_opening(self, sink: Sink) -> Reads[str]:
+        """Read one JSON value, but only the opening of an object or a list; its type."""
+        char = yield from self.space()
+        if char in "{[":
+            yield from self.next()
+            sink(char)
+            return "object" if char == "{" else "array"
         if char == '"':
             yield from self.json_text(sink)
             return "string"
@@ -196,31 +216,13 @@ class Reading:
         sink(text)
         return "number"
 
-    def json_object(self, sink: Sink, depth: int = 0) -> Reads[None]:
-        """Read one JSON object. Errors: ValueError for what is none, and for a key that comes twice."""
+    def _json_key(self, sink: Sink) -> Reads[None]:
+        """Read a key and its colon."""
         yield from self.space()
-        yield from self.expect("{")
-        sink("{")
-        if (yield from self.space()) == "}":
-            yield from self.next()
-            sink("}")
-            return
-        keys: set[str] = set()
-        while True:
-            yield from self.space()
-            parts: list[str] = []
-            yield from self.json_text(parts.append)
-            key = "".join(parts)
-            if key in keys:
-                raise ValueError(f"{key:.60} comes twice")
-            keys.add(key)
-            yield from self.space()
-            yield from self.expect(":")
-            sink(f"{key}: ")
-            yield from self.json(sink, depth + 1)
-            sink((yield from self._separator("}")))
-            if not self._more:
-                return
+        yield from self.json_text(sink)
+        yield from self.space()
+        yield from self.expect(":")
+        sink(": ")
 
     def json_text(self, sink: Sink) -> Reads[None]:
         """Read one JSON text, quotes included."""
@@ -255,14 +257,3 @@ class Reading:
                 self._back = char
                 return "".join(parts)
             parts.append(char)
-
-    _more = False
-
-    def _separator(self, close: str) -> Reads[str]:
-        """Read a comma or `close`; what to say for it. `_more` says which it was."""
-        yield from self.space()
-        char = yield from self.next()
-        if char not in (",", close):
-            raise ValueError(f"found {char!r}, expected ',' or {close!r}")
-        self._more = char == ","
-        return ", " if self._more else close

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
+from hf2q.serve.chat.reading import SPACE, Reading, Reads
 from hf2q.serve.grammar.parameters import Written, resolve, written
 
 _MOST = 200
@@ -64,7 +65,8 @@ class Schema:
         bare = text.strip()
         if kind == "json" and bare in _PYTHON and self._plain:
             return _PYTHON[bare]
-        return bare if is_json(bare) else json.dumps(text, ensure_ascii=False)
+        found = _json_text(bare)
+        return json.dumps(text, ensure_ascii=False) if found is None else found
 
     @property
     def _plain(self) -> bool:
@@ -94,11 +96,39 @@ class Schema:
 
 def is_json(text: str) -> bool:
     """Whether `text` is one JSON value."""
+    return _json_text(text) is not None
+
+
+def _json_text(text: str) -> str | None:
+    """The text of one JSON value; None where `text` is none."""
     try:
         json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    except ValueError:
+        return None
+    except RecursionError:  # a schema may refer to itself: Python's reader ends after 1,000 steps
+        return _Deep.read(text)
+    return text
+
+
+class _Deep(Reading):
+    """Reads one JSON object or list, however deep it nests."""
+
+    def body(self) -> Reads[None]:
+        self.parts: list[str] = []
+        yield from self.json(self.parts.append)
+
+    @classmethod
+    def read(cls, text: str) -> str | None:
+        """The text of the value; None where `text` is none."""
+        reader = cls(())
+        try:
+            for at, char in enumerate(text):
+                reader.push(char)
+                if reader.done:
+                    return None if text[at + 1 :].strip(SPACE) else "".join(reader.parts)
+        except ValueError:
+            return None
+        return None
 
 
 def _refuse(name: str) -> NoReturn:

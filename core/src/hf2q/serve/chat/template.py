@@ -72,18 +72,7 @@ class ChatTemplate:
         Errors: RequestError when the template raises (with its message), is refused by the sandbox, or takes more
         than its limits allow.
         """
-        given = {
-            **self.tokens,
-            "tools": None,
-            "documents": None,
-            **variables,
-            "messages": list(messages),
-            "add_generation_prompt": add_generation_prompt,
-        }
-        with self._lock:
-            if self._process is None:
-                self._start()
-            answer = self._ask(given)
+        answer = self._answer(messages, {**variables, "add_generation_prompt": add_generation_prompt})
         if "ok" not in answer:
             raise RequestError(
                 f"the model's chat template refuses these messages: {answer['error']}",
@@ -91,6 +80,18 @@ class ChatTemplate:
                 code="chat_template_error",
             )
         return str(answer["ok"])
+
+    def refusal(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str | None:
+        """Why `render` would raise; None where it would not."""
+        answer = self._answer(messages, {"add_generation_prompt": True, **variables})
+        return None if "ok" in answer else str(answer["error"])
+
+    def _answer(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> dict[str, Any]:
+        given = {**self.tokens, "tools": None, "documents": None, **variables, "messages": list(messages)}
+        with self._lock:
+            if self._process is None:
+                self._start()
+            return self._ask(given)
 
     def close(self) -> None:
         """End the process; the next render would start it again."""

@@ -161,15 +161,18 @@ def json_value(schema: Any, root: Mapping[str, Any]) -> str:
     return json_rule(document)
 
 
-def text_until(name: str, marker: str, *, within: str = "") -> str:
+def text_until(name: str, marker: str, *, within: str = "", barred: str = "") -> str:
     """The rule `name`: a text and the `marker` that ends it, the first one.
 
-    `within` is a terminal's expression that the text must match (see `text_terminal`).
+    `within` is a terminal's expression that the text must match (see `text_terminal`), `barred` a regular expression of
+    what is nowhere in it: what a reader would take for its end.
     """
     terminal = name.upper()
     body = f"/(?s:.*){escaped(marker)}/"
     if within:  # such a text may go on where any other would have ended, so the marker is barred from it
         body = f"({within} & ~/(?s:.*){escaped(marker)}(?s:.*)/ & /(?s:.*)/) {quoted(marker)}"
+    if barred:
+        body = f"({body}) & ~/(?s:.*){barred}(?s:.*)/"
     return f"{name}[lazy]: {terminal}\n{terminal}: {body}"
 
 

@@ -103,24 +103,36 @@ class Grammars:
         return matcher
 
 
+_STACK_SIZE = threading.Lock()
+"""Held while new threads have stacks of `STACK` bytes: the size is the process's, and requests come at once."""
+
+
 def _on_deep_stack(call: Callable[[], Any]) -> Any:
     """What `call` returns, called in a thread of its own with a stack of `STACK` bytes."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(call()), name="hf2q-grammar", daemon=True)
-    before = threading.stack_size(STACK)
-    try:
-        thread.start()
-    finally:
-        threading.stack_size(0 if before == STACK else before)
+    with _STACK_SIZE:
+        before = threading.stack_size(STACK)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
     thread.join()
     return results[0]
 
 
-_EXCERPT = re.compile(r"^\s*\d+ \| |<backtrace>", re.MULTILINE)
+_EXCERPT = re.compile(r"^\s*\d+ \| |<backtrace>|<non-verbose/>", re.MULTILINE)
 _JSON = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: ")
+_OURS = (
+    (re.compile(r"oneOf constraints are not supported.*"), "the parts of oneOf are not seen to exclude one another"),
+    (re.compile(r"^NoExtensionBias"), "nothing can satisfy it"),
+)
+"""What llguidance says in terms of its own, and what it means."""
 
 
 def _reason(message: str) -> str:
     """llguidance's message in one line, without the excerpt of the grammar; where it was in JSON, without the place."""
     text = _JSON.sub("", _EXCERPT.split(message, maxsplit=1)[0])
+    for pattern, meaning in _OURS:
+        text = pattern.sub(meaning, text)
     return " ".join(text.split())[:500]

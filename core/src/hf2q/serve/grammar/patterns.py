@@ -42,7 +42,6 @@ _PLAIN = {"t": r"\t", "n": r"\n", "r": r"\r", "f": r"\x0C", "v": r"\x0B", "0": r
 _CONTROLS = {r"\t": 9, r"\n": 10, r"\r": 13}
 _WRITTEN = re.compile(r"\\x(?:\{([0-9A-Fa-f]+)\}|([0-9A-Fa-f]{2}))")
 _QUANTIFIER = re.compile(r"[*+?]|\{(\d{1,9})(,(\d{0,9}))?\}")
-_PROPERTY = re.compile(r"[pP]\{[A-Za-z_=]{1,40}\}")
 
 
 def full_pattern(pattern: str, path: str = "") -> str:
@@ -219,12 +218,6 @@ class _Reader:
                     raise self._error("has half of a surrogate pair; write the character itself")
                 self._at += digits
                 return rf"\x{{{code}}}"
-        if char and char in "pP":
-            match = _PROPERTY.match(self._text, self._at - 1)
-            if match is None:
-                raise self._error(f"has \\{char} without a property")
-            self._at = match.end()
-            return "\\" + match.group()
         if char and not char.isalnum() and char.isascii():
             return _literal(char)
         raise self._error(f"has \\{char}, which is not supported")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from hf2q.serve.grammar import keywords
@@ -11,6 +12,12 @@ from hf2q.serve.grammar.problems import SchemaError, pointer
 
 MAX_COUNT = 100_000
 """Most characters, items or properties that a schema may speak of."""
+_DIGITS = 15
+"""Of a bound of numbers, in all and behind the point."""
+_PLACES = 9
+"""Behind the point, of numbers beside a bound that excludes itself. llguidance takes no smaller ``multipleOf``."""
+_WHOLE = 2**53
+"""Below it float64 holds all whole numbers."""
 
 
 def error(message: str, path: tuple[str | int, ...]) -> SchemaError:
@@ -41,14 +48,51 @@ def count(word: str, value: Any, here: tuple[str | int, ...]) -> int:
 
 def bound(word: str, value: Any, words: Mapping[str, Any], made: dict[str, Any], here: tuple[str | int, ...]) -> None:
     """A bound of numbers; in draft 4 ``exclusiveMinimum`` was a truth value that spoke of ``minimum``."""
-    if isinstance(value, bool) and word.startswith("exclusive"):
-        plain = word.removeprefix("exclusive").lower()
-        if value and plain in words:
-            exact(words[plain], here)
-            made[word] = words[plain]
-        return
+    plain = word.removeprefix("exclusive").lower()
+    if isinstance(value, bool) and word != plain:
+        if not value or plain not in words:
+            return
+        value = words[plain]
     exact(value, here)
-    made[word] = value
+    _digits(value, words.get("type"), here)
+    if word != plain:
+        _excluded(word, value, words, made, here)
+        return
+    if plain in made:
+        value = max(value, made[plain]) if plain == "minimum" else min(value, made[plain])
+    made[plain] = value
+
+
+def _excluded(
+    word: str, value: float, words: Mapping[str, Any], made: dict[str, Any], here: tuple[str | int, ...]
+) -> None:
+    """A bound that no number reaches, not even by rounding: 0.99999999999999999 is read as 1."""
+    if abs(value) >= _WHOLE:
+        raise error(f"the bound {value!r} is not supported: one that excludes itself is below 2^53", here)
+    if words.get("type") == "integer":
+        made[word] = value
+    elif not value:
+        plain, nearest = ("minimum", max) if word == "exclusiveMinimum" else ("maximum", min)
+        least = 10.0**-_DIGITS if plain == "minimum" else -(10.0**-_DIGITS)
+        made[plain] = nearest(least, made.get(plain, least))
+    elif "multipleOf" in words:
+        made[word] = value
+        if isinstance(words["multipleOf"], int | float) and abs(value) > words["multipleOf"] * _WHOLE:
+            raise error(f"the bound {value!r} is too large for so small a multipleOf", here)
+    else:
+        made[word] = value
+        place = Decimal(repr(value)).adjusted() - _DIGITS + 1
+        step = 10.0 ** min(0, max(-_PLACES, place))
+        made["multipleOf"] = max(step, made.get("multipleOf", step))
+
+
+def _digits(value: float, kind: Any, here: tuple[str | int, ...]) -> None:
+    """llguidance rounds bounds. Errors: SchemaError for one that it would change."""
+    if (kind == "integer" or abs(value) < _WHOLE) and value == int(value):
+        return
+    _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    if len(digits) > _DIGITS or -int(exponent) > _DIGITS:
+        raise error(f"the bound {value!r} is not supported: it has more than {_DIGITS} digits", here)
 
 
 def divisor(value: Any, here: tuple[str | int, ...]) -> Any:
@@ -56,6 +100,13 @@ def divisor(value: Any, here: tuple[str | int, ...]) -> Any:
     exact(value, here)
     if not 1e-9 <= value <= 1e9:
         raise error(f"multipleOf is {value!r:.60}, expected a number from 1e-9 to 1e9", here)
+    if Decimal(repr(value)) != Decimal(value):
+        raise error(
+            f"multipleOf is {value!r}, which is no exact float64, so readers differ in which numbers are multiples; "
+            "whole numbers are supported, and 0.5, 0.25 and their like; for money ask for an integer of cents, or "
+            "for a text with the pattern ^[0-9]+[.][0-9]{2}$",
+            here,
+        )
     return value
 
 

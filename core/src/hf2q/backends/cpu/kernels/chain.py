@@ -109,9 +109,12 @@ class Chains(dict[Any, tuple[Chain, int]]):
     def of(self, key: Any, linear: Linear, make: Callable[[], Chain]) -> Chain:
         """The chain of a key. Under the lock of `linear`."""
         found = self.get(key)
-        if found is None or found[1] != linear.generation:
+        if found is None or found[1] != linear.generation or linear.in_file:
             if len(self) >= KEPT:
                 self.clear()
+            before = linear.generation
             chain = make()
+            if linear.generation != before:  # some of its products were prepared before buffers or weights moved
+                chain = make()
             found = self[key] = chain, linear.generation
         return found[0]

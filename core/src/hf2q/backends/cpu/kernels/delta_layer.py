@@ -44,6 +44,8 @@ class DeltaLayer:
             self._chains.of(key, self._linear, lambda: self._made(x.shape, weights, state)).run(
                 id(x), id(out), id(places)
             )
+            if self._linear.in_file:
+                self._linear.verify()
         return out, kept
 
     def _made(self, shape: Shape, weights: Any, state: Shape) -> Chain:

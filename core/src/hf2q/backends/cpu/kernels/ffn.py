@@ -32,6 +32,8 @@ class GatedFFN:
             key = x.shape, id(weight), eps, gate, up, down
             chain = self._chains.of(key, self._linear, lambda: self._made(x, weight, eps, gate, up, down))
             chain.run(id(x), id(out))
+            if self._linear.in_file:
+                self._linear.verify()
         return out
 
     def _made(self, x: Any, weight: Any, eps: float, gate: Matrix, up: Matrix, down: Matrix) -> Chain:
