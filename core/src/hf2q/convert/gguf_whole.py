@@ -27,8 +27,7 @@ def check_whole(source: GgufSource, plugins: Plugins) -> None:
         log.info("%s: not checked whether all tensors are there: no plugin knows %s", first.path, first.arch)
         return
     check_blocks(GgufModel(source.files))
-    problem = _problem(source, plugins)
-    if problem:
+    if problem := _problem(source, plugins):
         log.warning("%s: hf2q cannot run it, nor what becomes of it: %s", first.path, problem)
 
 
@@ -37,8 +36,6 @@ def _problem(source: GgufSource, plugins: Plugins) -> str:
     entry = plugins.arch(first.arch)
     try:
         hparams = cast("HParams", resolve(entry.hparams).from_metadata(first.metadata))
-    except NotImplementedError:  # a family that is only converted
-        return ""
     except (LoadError, ConfigError) as error:
         return error.message
     tensors = {name: tensor for name, (_, tensor) in source.tensors.items()}
