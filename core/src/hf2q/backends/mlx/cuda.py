@@ -105,13 +105,15 @@ class BlockMatrix:
 
     quantized = True
 
-    def __init__(self, blocks: Any, qtype: str, shape: Shape) -> None:
-        self.shape = shape
+    def __init__(self, blocks: Any, qtype: str, shape: Shape, first: Any = None, sizes: Any = None) -> None:
+        """`first` and `sizes` are small arrays of the kernel's, taken over from a matrix of the same blocks."""
+        self.shape = tuple(shape)
         self.nbytes: int = blocks.nbytes
         self._blocks = blocks
         self._qtype = qtype
-        self._first = mx.zeros((1,), mx.int32)
-        self._sizes = mx.array([shape[-1], shape[-2], blocks.shape[-1]], mx.int64)
+        self._first = mx.array([0], mx.int32) if first is None else first
+        self._sizes = mx.array([shape[-1], shape[-2], blocks.shape[-1]], mx.int64) if sizes is None else sizes
+        self.parts = ("block", blocks, qtype, self.shape, self._first, self._sizes)
 
     def rows(self, ids: Any) -> Any:
         """ids (...) -> (..., in)."""

@@ -21,24 +21,37 @@ import mlx.core as mx
 CHUNK = 64
 """Tokens in a chunk. Source: transformers, torch_chunk_gated_delta_rule."""
 
+STEPS = 8
+"""Tokens up to which they are taken one by one; with more, a chunk's inverse is worth it, which the CPU computes."""
+
 
 def gated_delta(q: Any, k: Any, v: Any, decay: Any, beta: Any, state: Any) -> tuple[Any, Any]:
     """See `hf2q.backends.ops.Ops.gated_delta`; here the states of all rows are one array (B, H, Dk, Dv)."""
     tokens, repeats = q.shape[1], v.shape[2] // q.shape[2]
+    if tokens <= STEPS:
+        return _steps(q, k, v, mx.exp(decay), beta, state)
     if repeats > 1:  # tiled, not interleaved: value head h uses key head h mod G
         q, k = mx.tile(q, (1, 1, repeats, 1)), mx.tile(k, (1, 1, repeats, 1))
-    if tokens == 1:
-        out, state = _step(q[:, 0], k[:, 0], v[:, 0], decay[:, 0], beta[:, 0], state)
-        return out[:, None], state
     return _chunks(q, k, v, decay, beta, state)
 
 
-def _step(q: Any, k: Any, v: Any, decay: Any, beta: Any, state: Any) -> tuple[Any, Any]:
-    """One token: q, k (B, H, Dk), v (B, H, Dv), decay, beta (B, H)."""
-    state = state * mx.exp(decay)[..., None, None]
-    error = beta[..., None] * (v - (k[..., None, :] @ state)[..., 0, :])
-    state = state + k[..., None] * error[..., None, :]
-    return (q[..., None, :] @ state)[..., 0, :], state
+def _steps(q: Any, k: Any, v: Any, keep: Any, beta: Any, state: Any) -> tuple[Any, Any]:
+    """Token by token; `keep` is e^decay. Value head h = r·G + g uses key head g, with axes (B, R, G) for H."""
+    batch, tokens, groups, d_k = q.shape
+    heads, d_v = v.shape[2:]
+    repeats = heads // groups
+    state = state.reshape(batch, repeats, groups, d_k, d_v)
+    v = v.reshape(batch, tokens, repeats, groups, 1, d_v)
+    keep, beta = (x.reshape(batch, tokens, repeats, groups, 1, 1) for x in (keep, beta))
+    outs = []
+    for token in range(tokens):
+        key = k[:, token, None]  # (B,1,G,Dk)
+        error = beta[:, token] * (v[:, token] - keep[:, token] * (key[..., None, :] @ state))  # (B,R,G,1,Dv)
+        state = keep[:, token] * state + key[..., None] * error
+        outs.append(q[:, token, None, :, None] @ state)
+    out = outs[0] if tokens == 1 else mx.concatenate(outs, axis=-2)  # (B,R,G,T,Dv)
+    out = mx.swapaxes(out.reshape(batch, heads, tokens, d_v), 1, 2)
+    return out, state.reshape(batch, heads, d_k, d_v)
 
 
 def _chunks(q: Any, k: Any, v: Any, decay: Any, beta: Any, state: Any) -> tuple[Any, Any]:

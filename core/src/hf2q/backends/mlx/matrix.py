@@ -9,7 +9,7 @@ bfloat16 can hold; with float32, and products taken in float32, each weight is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -37,16 +37,16 @@ class DenseMatrix:
 
     quantized = False
 
-    def __init__(self, values: Any) -> None:
-        self.shape: Shape = tuple(values.shape)
-        self.nbytes: int = values.nbytes
-        self._values = values
-        self._transposed = mx.swapaxes(values, -1, -2)
-        mx.eval(self._transposed)
+    def __init__(self, transposed: Any) -> None:
+        """From (in, out) or (E, in, out), which is what products need."""
+        self.shape: Shape = (*transposed.shape[:-2], transposed.shape[-1], transposed.shape[-2])
+        self.nbytes: int = transposed.nbytes
+        self.parts = ("dense", transposed)
+        self._transposed = transposed
 
     def rows(self, ids: Any) -> Any:
         """ids (...) -> (..., in)."""
-        return self._values[ids]
+        return mx.swapaxes(self._transposed, -1, -2)[ids]
 
     def times(self, x: Any) -> Any:
         """(..., in) -> (..., out)."""
@@ -65,25 +65,42 @@ class AffineMatrix:
     def __init__(self, codes: Any, scales: Any, biases: Any, bits: int) -> None:
         self.shape: Shape = (*scales.shape[:-1], scales.shape[-1] * GROUP)
         self.nbytes: int = codes.nbytes + scales.nbytes + biases.nbytes
-        self._parts = (codes, scales, biases)
+        self.parts = ("affine", codes, scales, biases, bits)
+        self._arrays = (codes, scales, biases)
         self._bits = bits
 
     def rows(self, ids: Any) -> Any:
         """ids (...) -> (..., in)."""
-        codes, scales, biases = (part[ids] for part in self._parts)
+        codes, scales, biases = (part[ids] for part in self._arrays)
         return mx.dequantize(codes, scales, biases, group_size=GROUP, bits=self._bits)
 
     def times(self, x: Any) -> Any:
         """(..., in) -> (..., out)."""
-        codes, scales, biases = self._parts
+        codes, scales, biases = self._arrays
         return mx.quantized_matmul(x, codes, scales, biases, transpose=True, group_size=GROUP, bits=self._bits)
 
     def gather_times(self, x: Any, experts: Any) -> Any:
         """x (..., 1, in) with expert indices (...) -> (..., 1, out)."""
-        codes, scales, biases = self._parts
+        codes, scales, biases = self._arrays
         return mx.gather_qmm(
             x, codes, scales, biases, rhs_indices=experts, transpose=True, group_size=GROUP, bits=self._bits
         )
+
+
+Matrix = DenseMatrix | AffineMatrix | BlockMatrix
+KINDS: dict[str, Callable[..., Matrix]] = {"dense": DenseMatrix, "affine": AffineMatrix, "block": BlockMatrix}
+"""By the first of a matrix's `parts`; the others are what it is made from."""
+
+
+def whole(parts: Sequence[Any]) -> Matrix:
+    """The matrix of `parts`, which are arrays and constants and so can be arguments of what MLX traces."""
+    kind, *rest = parts
+    return KINDS[kind](*rest)
+
+
+def parts_of(weights: Sequence[Any]) -> tuple[Any, ...]:
+    """The `parts` of those that are matrices; what is none stays as it is."""
+    return tuple(weight.parts if isinstance(weight, Matrix) else weight for weight in weights)
 
 
 def reads_blocks(qtype: str, columns: int) -> bool:
@@ -101,9 +118,7 @@ def bytes_of(codec: QuantCodec, shape: Shape) -> int:
     return prod(shape[:-1]) * codec.row_bytes(shape[-1]) + elements // GROUP * 8
 
 
-def from_blocks(
-    blocks: Bytes, codec: QuantCodec, shape: Shape, threads: int
-) -> DenseMatrix | AffineMatrix | BlockMatrix:
+def from_blocks(blocks: Bytes, codec: QuantCodec, shape: Shape, threads: int) -> Matrix:
     """The matrix of a file's blocks: uint8 (rows, bytes), rows the product of shape[:-1]."""
     if reads_blocks(codec.name, shape[-1]):
         return BlockMatrix(mx.array(np.ascontiguousarray(blocks)), codec.name, shape)
@@ -114,7 +129,9 @@ def from_blocks(
         values = np.empty((rows, columns), np.float32)
         for start, stop in spans:
             values[start:stop] = codec.decode(blocks[start:stop], threads=threads)
-        return DenseMatrix(mx.array(values.reshape(shape)))
+        transposed = mx.swapaxes(mx.array(values.reshape(shape)), -1, -2)
+        mx.eval(transposed)
+        return DenseMatrix(transposed)
     repack = cast("Callable[[Bytes], tuple[Any, Any, Any, int]]", resolve(codec.affine))
     scales = np.empty((rows, columns // GROUP), np.float32)
     biases = np.empty_like(scales)

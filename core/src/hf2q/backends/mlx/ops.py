@@ -11,9 +11,11 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from hf2q.backends import composed
 from hf2q.backends.memory import available_memory
-from hf2q.backends.mlx import delta, matrix
+from hf2q.backends.mlx import layers, matrix
+from hf2q.backends.mlx.compiled import Compiled, few
+from hf2q.backends.mlx.delta import STEPS
+from hf2q.backends.mlx.matrix import parts_of
 from hf2q.backends.ops import Ops
 from hf2q.codec import QuantCodec
 from hf2q.types import Shape
@@ -33,6 +35,12 @@ class MlxOps(Ops):
             # activations are float32 in any case, but CUDA rounds the factors of large products to TF32; MLX looks at
             # this before its first product
             os.environ["MLX_ENABLE_TF32"] = "0"
+        # on a CPU there is little to win, and MLX would need a C++ compiler at run time
+        self._compiled = Compiled(active=mx.default_device().type == mx.gpu)
+
+    def _few(self, shape: Shape, function: Callable[..., Any], *arguments: Any) -> Any:
+        """`function`, compiled where `shape`, the rows and tokens, says that there are few."""
+        return self._compiled.exact(function, *arguments) if few(shape) else function(*arguments)
 
     @property
     def instructions(self) -> str:
@@ -69,7 +77,9 @@ class MlxOps(Ops):
         return mx.zeros(shape)
 
     def write(self, buffer: Any, values: Any, start: int) -> Any:
-        return mx.slice_update(buffer, mx.swapaxes(values, 0, 1), mx.array([start]), axes=(1,))
+        written = buffer[...]  # an array of its own: assigning changes what the name stands for, and not the memory
+        written[:, start : start + values.shape[0]] = mx.swapaxes(values, 0, 1)
+        return written
 
     def copy(self, x: Any) -> Any:
         return x  # `write` gives a new array and reuses the old one's memory only when nobody else holds it
@@ -83,14 +93,14 @@ class MlxOps(Ops):
         return table.rows(ids)
 
     def linear(self, x: Any, weight: Any) -> Any:
-        return weight.times(x)
+        return self._few(x.shape[:-1], layers.linear, x, weight.parts)
 
     def linears(self, x: Any, weights: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(weight.times(x) for weight in weights)
+        products: tuple[Any, ...] = self._few(x.shape[:-1], layers.linears, x, parts_of(weights))
+        return products
 
     def grouped_linear(self, x: Any, weight: Any) -> Any:
-        groups = mx.broadcast_to(mx.arange(x.shape[2]), x.shape[:3])
-        return weight.gather_times(x[..., None, :], groups)[..., 0, :]
+        return self._few(x.shape[:-1], layers.grouped_linear, x, weight.parts)
 
     def matmul(self, a: Any, b: Any) -> Any:
         return a @ b
@@ -104,11 +114,9 @@ class MlxOps(Ops):
         down: Any,
         activation: Callable[[Any, Any], Any],
     ) -> Any:
-        x = x[:, :, None, None]  # (B,T,1,1,C)
-        both = [weight.gather_times(x, experts) for weight in gate_up]  # (B,T,K,1,F) twice, or (B,T,K,1,2F)
-        gate, up = both if len(both) == 2 else mx.split(both[0], 2, axis=-1)
-        each = down.gather_times(activation(gate, up), experts)[..., 0, :]  # (B,T,K,C)
-        return (each * weights[..., None]).sum(axis=-2)
+        gate, up = self._few(x.shape[:-1], layers.experts_in, x, experts, parts_of(gate_up))
+        hidden = activation(gate, up)
+        return self._few(x.shape[:-1], layers.experts_out, hidden, experts, weights, down.parts)
 
     # -------------------------------------------------------------------------------------------------- elementwise
 
@@ -119,7 +127,7 @@ class MlxOps(Ops):
         return mx.sigmoid(x)
 
     def silu(self, x: Any) -> Any:
-        return x * mx.sigmoid(x)
+        return self._compiled.any_shape(layers.silu, x)
 
     def softplus(self, x: Any) -> Any:
         return mx.logaddexp(x, mx.array(0.0))
@@ -134,19 +142,19 @@ class MlxOps(Ops):
         return mx.clip(x, low, high)
 
     def gelu(self, x: Any) -> Any:
-        return x * 0.5 * (1 + mx.erf(x * math.sqrt(0.5)))
+        return self._compiled.any_shape(layers.gelu, x)
 
     def gelu_tanh(self, x: Any) -> Any:
-        return 0.5 * x * (1 + mx.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+        return self._compiled.any_shape(layers.gelu_tanh, x)
 
     def softcap(self, x: Any, cap: float) -> Any:
-        return cap * mx.tanh(x / cap)
+        return self._compiled.any_shape(layers.softcap, x, cap)
 
     def geglu(self, gate: Any, up: Any) -> Any:
-        return self.gelu_tanh(gate) * up
+        return self._compiled.any_shape(layers.geglu, gate, up)
 
     def swiglu(self, gate: Any, up: Any) -> Any:
-        return gate * mx.sigmoid(gate) * up
+        return self._compiled.any_shape(layers.swiglu, gate, up)
 
     # ------------------------------------------------------------------------------------------- over the last axis
 
@@ -157,7 +165,7 @@ class MlxOps(Ops):
         return mx.fast.layer_norm(x, weight, bias, eps)
 
     def l2_norm(self, x: Any, eps: float) -> Any:
-        return x * mx.rsqrt((x * x).sum(axis=-1, keepdims=True) + eps)
+        return layers.l2_norm(x, eps)
 
     def softmax(self, x: Any) -> Any:
         return mx.softmax(x, axis=-1, precise=True)
@@ -174,12 +182,7 @@ class MlxOps(Ops):
         return mx.put_along_axis(mask, self.top_k(x, k)[1], mx.array(0.0), axis=-1)
 
     def sinkhorn(self, x: Any, iterations: int, eps: float) -> Any:
-        share = mx.softmax(x, axis=-1, precise=True) + eps
-        share = share / (share.sum(axis=-2, keepdims=True) + eps)
-        for _ in range(iterations - 1):
-            share = share / (share.sum(axis=-1, keepdims=True) + eps)
-            share = share / (share.sum(axis=-2, keepdims=True) + eps)
-        return share
+        return self._few(x.shape[:-2], layers.sinkhorn, x, iterations, eps)
 
     def take_along(self, x: Any, index: Any) -> Any:
         return mx.take_along_axis(x, index, axis=-1)
@@ -187,15 +190,7 @@ class MlxOps(Ops):
     # -------------------------------------------------------------------------------------------------- over tokens
 
     def rope(self, x: Any, cos: Any, sin: Any, *, pairs: bool = False) -> Any:
-        size = cos.shape[-1]
-        cos, sin = cos[:, :, None], sin[:, :, None]  # (B,T,1,R): the same for every head
-        turned, rest = x[..., : 2 * size], x[..., 2 * size :]
-        if pairs:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-            both = mx.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(turned.shape)
-            return mx.concatenate([both, rest], axis=-1)
-        a, b = turned[..., :size], turned[..., size:]
-        return mx.concatenate([a * cos - b * sin, a * sin + b * cos, rest], axis=-1)
+        return self._few(x.shape[:2], layers.rope, x, cos, sin, pairs)
 
     def attention(
         self,
@@ -229,17 +224,12 @@ class MlxOps(Ops):
         return mx.swapaxes(outs[0] if len(outs) == 1 else mx.concatenate(outs), 1, 2)
 
     def conv1d_causal(self, x: Any, weight: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
-        tokens = x.shape[1]
-        known = mx.concatenate([mx.stack(list(states)), x], axis=1)  # (B, K - 1 + T, C)
-        out = sum(known[:, tap : tap + tokens] * weight[:, tap] for tap in range(weight.shape[1]))
-        # contiguous copies: views would keep all of `known` in memory
-        return out, [mx.contiguous(row) for row in known[:, tokens:]]
+        return layers.conv1d_causal(x, weight, states)
 
     def gated_delta(
         self, q: Any, k: Any, v: Any, decay: Any, beta: Any, states: Sequence[Any]
     ) -> tuple[Any, list[Any]]:
-        out, state = delta.gated_delta(q, k, v, decay, beta, mx.stack(list(states)))
-        return out, [mx.contiguous(row) for row in state] if len(states) > 1 else [state[0]]
+        return layers.gated_delta(q, k, v, decay, beta, states)
 
     def delta_net(
         self,
@@ -252,13 +242,17 @@ class MlxOps(Ops):
         states: Sequence[tuple[Any, Any]],
         eps: float,
     ) -> tuple[Any, list[tuple[Any, Any]]]:
-        return composed.delta_net(self, x, conv, a, dt, alpha, beta, states, eps)
-
-    def gated_rms_norm(self, x: Any, weight: Any, eps: float, gate: Any) -> Any:
-        return self.rms_norm(x, weight, eps) * self.silu(gate)
+        return layers.delta_net(x, conv, a, dt, alpha, beta, states, eps)
 
     def delta_layer(self, x: Any, weights: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
-        return composed.delta_layer(self, x, weights, states)
+        arguments = (x, parts_of(weights), list(states))
+        if x.shape[1] > STEPS:
+            return layers.delta_layer(*arguments)
+        out, after = self._few(x.shape[:-1], layers.delta_layer, *arguments)
+        return out, after
+
+    def gated_rms_norm(self, x: Any, weight: Any, eps: float, gate: Any) -> Any:
+        return self._few(x.shape[:-1], layers.gated_rms_norm, x, weight, eps, gate)
 
     def gated_ffn(self, x: Any, norm: Any, eps: float, gate: Any, up: Any, down: Any) -> Any:
-        return composed.gated_ffn(self, x, norm, eps, gate, up, down)
+        return self._few(x.shape[:-1], layers.gated_ffn, x, norm, eps, *parts_of((gate, up, down)))

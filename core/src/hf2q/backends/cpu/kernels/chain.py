@@ -106,15 +106,16 @@ class Chain:
 class Chains(dict[Any, tuple[Chain, int]]):
     """Chains by whatever they depend on, made anew when the `Linear` that prepared their products moved its buffers."""
 
-    def of(self, key: Any, linear: Linear, make: Callable[[], Chain]) -> Chain:
-        """The chain of a key. Under the lock of `linear`."""
+    def of(self, key: Any, linear: Linear, room: tuple[int, int], make: Callable[[], Chain]) -> Chain:
+        """The chain of a key; `room`: most rows and columns of its products' activations. Under the lock of `linear`."""
         found = self.get(key)
         if found is None or found[1] != linear.generation or linear.in_file:
             if len(self) >= KEPT:
                 self.clear()
+            linear.reserve(*room)  # first, since products know where it is
             before = linear.generation
             chain = make()
-            if linear.generation != before:  # some of its products were prepared before buffers or weights moved
+            if linear.generation != before:  # some of its products were prepared before weights moved
                 chain = make()
             found = self[key] = chain, linear.generation
         return found[0]

@@ -41,9 +41,10 @@ class DeltaLayer:
         places, state = d.places_of(kept), kept[0][1].shape
         with self._linear.lock:
             key = x.shape, state, id(weights)
-            self._chains.of(key, self._linear, lambda: self._made(x.shape, weights, state)).run(
-                id(x), id(out), id(places)
-            )
+            batch, tokens, columns = x.shape
+            room = batch * tokens, max(columns, state[0] * state[2])
+            chain = self._chains.of(key, self._linear, room, lambda: self._made(x.shape, weights, state))
+            chain.run(id(x), id(out), id(places))
             if self._linear.in_file:
                 self._linear.verify()
         return out, kept
@@ -59,7 +60,6 @@ class DeltaLayer:
         ends = [address(products) + 4 * rows * end for end in np.cumsum([0, *(m.rows for m in matrices)]).tolist()]
         room = d.DeltaNet.room((batch, tokens, channels), heads)
         taps, gates = self._net.held(w.conv, w.a, w.dt)
-        self._linear.reserve(rows, max(columns, heads * values))
         wide = self._linear.prepared((rows, columns), matrices)
         narrow = self._linear.prepared((rows, heads * values), (w.out,))
         mixing = d.DeltaNet.work((batch, tokens, channels), w.conv.shape[1], state, w.l2_eps)

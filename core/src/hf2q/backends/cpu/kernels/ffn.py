@@ -30,7 +30,8 @@ class GatedFFN:
         out = np.empty(x.shape, np.float32)
         with self._linear.lock:
             key = x.shape, id(weight), eps, gate, up, down
-            chain = self._chains.of(key, self._linear, lambda: self._made(x, weight, eps, gate, up, down))
+            room = x.size // gate.columns, max(gate.columns, gate.rows)
+            chain = self._chains.of(key, self._linear, room, lambda: self._made(x, weight, eps, gate, up, down))
             chain.run(id(x), id(out))
             if self._linear.in_file:
                 self._linear.verify()
@@ -42,7 +43,6 @@ class GatedFFN:
         normal, both, hidden, last = (
             np.empty(rows * size, np.float32) for size in (columns, 2 * inner, inner, down.rows)
         )
-        self._linear.reserve(rows, max(columns, inner))
         wide = self._linear.prepared((rows, columns), (gate, up))
         narrow = self._linear.prepared((rows, inner), (down,))
         norm = Work(rms_rows, (rows, columns, int(np.float32(eps).view(np.uint32)), rows), shared=False)
