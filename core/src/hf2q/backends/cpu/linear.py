@@ -113,6 +113,7 @@ class Linear:
         """Weights that are in the file serve one product of few rows; for another all are repacked."""
         if self._failed is not None:
             raise self._failed
+        self.team.paging.stop()
         waiting = [matrix.in_file for matrix in matrices if matrix.in_file is not None]
         if waiting and (tiled or rows > w.MOST_ROWS or any(source.met for source in waiting)):
             self.settle()

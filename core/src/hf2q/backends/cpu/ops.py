@@ -103,6 +103,8 @@ class CpuOps(ReferenceOps):
             matrix = Matrix.load(self.team, codec, blocks, shape, checked=checked, mapped=mapped, later=later)
             if matrix.in_file is not None:
                 self._linear.in_file.append(matrix)
+                if mapped and self.team.threads > 1:
+                    self.team.paging.ask(blocks)
             return matrix
         checked(0, len(blocks))
         return self.matrix(blocks, codec, shape)

@@ -6,6 +6,7 @@ works through: `work` goes from job to job, and others may be linked behind the 
 
 from __future__ import annotations
 
+from hf2q.backends.cpu.ahead import prefetch_far
 from hf2q.backends.cpu.native import (
     atomic_add,
     atomic_get,
@@ -38,6 +39,9 @@ WORDS = 48
 
 HALF, E8M0, HALVES, BFLOATS, FLOATS = 0, 1, 2, 3, 4
 """Kinds of checks: a float16, a power of two; all of a row: float16, bfloat16, float32."""
+
+TURN_BYTES = 512
+"""What `turn_words` and `turn_halves` read: eight words of sixteen rows."""
 
 SPINS = 200
 """Looks for another job before giving way."""
@@ -109,10 +113,24 @@ def few_fields(at: int, row_bytes: int, target: int, rows: int, size: int, many:
 
 
 @inline
+def asked(at: int) -> int:
+    """Ask for the bytes at `at` that are as many as one turn takes; gives where they end."""
+    for line in range(0, TURN_BYTES, 64):
+        prefetch_far(at, line)
+    return at + TURN_BYTES
+
+
+@inline
 def repack_rows(job: int, source: int, target: int, rows: int) -> None:
-    """Up to sixteen rows that begin at `source`, side by side to `target`."""
+    """Up to sixteen rows that begin at `source`, side by side to `target`.
+
+    Sixteen rows at a time are more streams than a processor foresees. But they follow each other in memory, and so do
+    the sixteen after them: these are asked for meanwhile, in order.
+    """
     row_bytes, block_bytes = peek(job, ROW_BYTES), peek(job, BLOCK_BYTES)
     fields, count = peek(job, FIELDS), peek(job, FIELD_COUNT)
+    ahead = source + 16 * row_bytes
+    end = ahead
     for _ in range(row_bytes // block_bytes):
         if not finite(job, source, rows):
             atomic_set(job, BAD, 1)
@@ -121,10 +139,12 @@ def repack_rows(job: int, source: int, target: int, rows: int) -> None:
             size, many = peek(fields, 2 * field), peek(fields, 2 * field + 1)
             if rows == 16 and size == 4 and many >= 8:
                 for k in range(0, many, 8):
+                    ahead = asked(ahead)
                     here = min(k, many - 8)  # the last eight may overlap those before
                     turn_words(at + 4 * here, row_bytes, target + 64 * here)
             elif rows == 16 and size == 2 and many >= 16:
                 for k in range(0, many, 16):
+                    ahead = asked(ahead)
                     here = min(k, many - 16)
                     turn_halves(at + 2 * here, row_bytes, target + 32 * here)
             else:
@@ -132,6 +152,9 @@ def repack_rows(job: int, source: int, target: int, rows: int) -> None:
             at += size * many
             target += 16 * size * many
         source += block_bytes
+        end += 16 * block_bytes
+        while ahead < end:
+            ahead = asked(ahead)
 
 
 @kernel(INT, INT, INT, INT)

@@ -23,6 +23,7 @@ import numpy as np
 from hf2q.backends.cpu.loading import Loading
 from hf2q.backends.cpu.memory import Arena, address, aligned
 from hf2q.backends.cpu.native import entry
+from hf2q.backends.cpu.paging import Paging
 from hf2q.backends.cpu.teamwork import (
     ARRAYS,
     MEMBERS,
@@ -75,7 +76,8 @@ class Team:
 
     `run` may be called from any thread, and one call at a time goes ahead. In a child process after `fork` the team
     starts anew. `close` ends the threads; so does the end of the program or of the last reference. `arena` is where
-    weights are kept, and `loading` brings them there: it is finished before anything runs.
+    weights are kept, and `loading` brings them there: it is finished before anything runs. `paging` is for weights that
+    stay in the file at first.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -85,6 +87,7 @@ class Team:
         self._closed = False
         self.arena = Arena()
         self.loading = Loading(self.threads)
+        self.paging = Paging()
         self._state: _State | None = None
         self._launch: Callable[..., int] | None = None
         self._alone = aligned(8 * (WORDS + 1)).view(np.int64)
@@ -139,6 +142,7 @@ class Team:
 
     def close(self) -> None:
         """End the threads, and loading. Closing twice is fine."""
+        self.paging.stop()
         self.loading.give_up()
         with self._lock:
             self._closed = True

@@ -107,7 +107,7 @@ class Chains(dict[Any, tuple[Chain, int]]):
     """Chains by whatever they depend on, made anew when the `Linear` that prepared their products moved its buffers."""
 
     def of(self, key: Any, linear: Linear, room: tuple[int, int], make: Callable[[], Chain]) -> Chain:
-        """The chain of a key; `room`: most rows and columns of its products' activations. Under the lock of `linear`."""
+        """The chain of a key; `room`: rows and columns of its activations at most. Under the lock of `linear`."""
         found = self.get(key)
         if found is None or found[1] != linear.generation or linear.in_file:
             if len(self) >= KEPT:
