@@ -37,6 +37,7 @@ from hf2q.backends.cpu.specialise import specialise, specialise_part
 from hf2q.simd import (
     F32,
     I32,
+    LANES,
     Kernel,
     Vector,
     as_float,
@@ -63,6 +64,7 @@ fill_scales: Any = None
 code: Any = None
 unpack: Any = None
 read: Any = None
+four: Any = None
 
 
 @inline
@@ -206,6 +208,46 @@ def few_floats(segment: int, job: int, unit: int) -> None:
             put(y + peek(target, r) * stride + 64 * g, acc[r], rows - 16 * g)
 
 
+def add_four(p: int, acc: Vector, r: int, count: int, x: int, index: int, stride: int, ahead: int, last: int) -> None:
+    """acc[r + i] += row i of x times the weights at p, for four rows; asks for weights that are `ahead`, if not 0."""
+    x0, x1 = x + peek(index, min(r, last)) * stride, x + peek(index, min(r + 1, last)) * stride
+    x2, x3 = x + peek(index, min(r + 2, last)) * stride, x + peek(index, min(r + 3, last)) * stride
+    a0 = a1 = a2 = a3 = F(0)
+    for i in range(count):
+        if ahead > 0:
+            prefetch_far(p, 16 * UNIT * i + ahead)
+        v, at = read(p, i), 4 * i
+        a0, a1 = fma(v, spread(F, x0, at), a0), fma(v, spread(F, x1, at), a1)
+        a2, a3 = fma(v, spread(F, x2, at), a2), fma(v, spread(F, x3, at), a3)
+    acc[r], acc[r + 1], acc[r + 2], acc[r + 3] = acc[r] + a0, acc[r + 1] + a1, acc[r + 2] + a2, acc[r + 3] + a3
+
+
+def few_floats_by_four(segment: int, job: int, unit: int) -> None:
+    """As `few_floats`, where there are registers for the sums of four rows: a step of weights is read from the cache
+    for the others.
+    """
+    w, group_bytes, rows = peek(segment, WEIGHTS), peek(segment, GROUP_BYTES), peek(segment, ROWS)
+    columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
+    start = unit // across * peek(segment, ROWS_EACH)
+    last = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start) - 1
+    source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
+    x, y, stride = peek(job, X), peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
+    acc = scratch(F, 8)
+    first = unit % across * each
+    for g in range(first, min(first + each, (rows + 15) // 16)):
+        p = w + g * group_bytes
+        for r in range(8):
+            acc[r] = F(0)
+        for k in range(0, columns, STEP):
+            here = min(STEP, columns - k)
+            four(p, acc, 0, here, x + 4 * k, source, 4 * columns, FAR, last)
+            if last > 3:
+                four(p, acc, 4, here, x + 4 * k, source, 4 * columns, 0, last)
+            p += STEP_BYTES
+        for r in range(last + 1):
+            put(y + peek(target, r) * stride + 64 * g, acc[r], rows - 16 * g)
+
+
 def float_row(segment: int, job: int, unit: int) -> None:
     w, group_bytes, rows = peek(segment, WEIGHTS), peek(segment, GROUP_BYTES), peek(segment, ROWS)
     columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
@@ -253,10 +295,15 @@ def row_values(segment: int, job: int, unit: int) -> None:
 def float_kernels(qtype: str) -> dict[str, Kernel[[int, int, int], None]]:
     """`float_row`, `few_floats`, `float_rows` and `row_values` of F32, F16 or BF16."""
     unit, reader = READERS[qtype]
-    names = {"unpack": specialise_part(unpack_floats, qtype, read=reader), "STEP_BYTES": 16 * unit * STEP}
+    step = {"STEP_BYTES": 16 * unit * STEP}
+    each = {"read": reader, "UNIT": unit}
+    names = {"unpack": specialise_part(unpack_floats, qtype, read=reader), **step}
+    by_four = {"four": specialise_part(add_four, qtype, **each), **step}
     return {
-        "float_row": specialise(float_row, qtype, read=reader, UNIT=unit, STEP_BYTES=16 * unit * STEP),
-        "few_floats": specialise(few_floats, qtype, read=reader, UNIT=unit, STEP_BYTES=16 * unit * STEP),
+        "float_row": specialise(float_row, qtype, **each, **step),
+        "few_floats": specialise(few_floats, qtype, **each, **step)
+        if LANES == 16
+        else specialise(few_floats_by_four, qtype, **by_four),
         "float_rows": specialise(float_rows, qtype, **names),
         "row_values": specialise(row_values, qtype, **names),
     }

@@ -26,7 +26,6 @@ from hf2q.backends.cpu.team import Team, Work
 from hf2q.backends.cpu.teamwork import ARRAYS
 from hf2q.backends.cpu.tiled import SPLIT, TILED_ROWS, to_bfloat16, to_bfloat16_pairs
 from hf2q.backends.cpu.units import UNIT_BYTES, UNITS_EACH, Job, Units, halved
-from hf2q.simd import LANES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -250,8 +249,12 @@ class Linear:
             if tiled and (matrix.quantized or matrix.qtype in SPLIT):
                 name, rows_each, pieces = "tiled_rows", min(count, TILED_ROWS), [(0, matrix.groups, 2)]
             elif count <= FEW[-1]:
-                name = one if count == 1 else self._few(matrix, count) or many
-                rows_each, pieces = max(1, count), halved(matrix, threads)
+                name, rows_each, pieces = one, max(1, count), halved(matrix, threads)
+                if count > 1:
+                    name = self._few(matrix, count)
+                    if not name and not matrix.table and (name := self._few(matrix, FEW[0])):
+                        rows_each = FEW[0]  # reading codes twice is faster than unpacking them, if none is looked up
+                    name = name or many
             else:
                 name, rows_each = many, min(count, most)
                 each = min(UNIT_BYTES // (matrix.group_bytes * rows_each), matrix.groups // (UNITS_EACH * threads))
@@ -292,7 +295,7 @@ class Linear:
     def _few(self, matrix: Matrix, count: int) -> str:
         """The kernel for few rows that pass together, where the processor has registers for their sums; or ""."""
         if not matrix.quantized:
-            return "few_floats" if LANES == 16 else ""
+            return "few_floats"
         name = f"few_rows_{next(few for few in FEW if few >= count)}"
         return name if name in leaves(matrix.qtype) and not self.exact else ""
 
