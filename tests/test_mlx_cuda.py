@@ -11,8 +11,10 @@ pytest.importorskip("mlx.core")
 
 import mlx.core as mx
 
-from hf2q.backends.mlx.cuda import FEW, BlockMatrix, holds
+from hf2q.backends.mlx import cuda_delta
+from hf2q.backends.mlx.cuda import AT_ONCE, FEW, BlockMatrix, holds, times_all
 from hf2q.backends.mlx.cuda_types import TYPES
+from hf2q.backends.reference import ReferenceOps
 
 PLUGINS = Plugins.load()
 pytestmark = pytest.mark.mlx
@@ -71,3 +73,66 @@ class TestOnTheGPU:
         wanted = np.einsum("abkc,aboc->abko", x.astype(np.float64), chosen)
         found = np.array(matrix.gather_times(mx.array(x), mx.array(experts)))
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("qtype", ["Q4_K", "Q8_0"])
+@pytest.mark.parametrize("count", [1, AT_ONCE, AT_ONCE + 1, FEW + 1])
+def test_products_added_and_joined_are_the_plain_ones(qtype, count):
+    blocks = PLUGINS.codec(qtype).encode(np.random.default_rng(3).standard_normal((192, 512), np.float32))
+
+    def matrix(first, last, times=1):
+        rows = np.concatenate([blocks[first:last]] * times)
+        return BlockMatrix(mx.array(rows), qtype, (len(rows), 512))
+
+    # more than are joined, odd sizes among them; with the large ones each warp computes two outputs
+    small, large = (
+        [matrix(0, 64), matrix(64, 65), matrix(65, 192)],
+        [matrix(0, 192, 6), matrix(3, 8), matrix(0, 96, 12)],
+    )
+    x = mx.array(np.random.default_rng(6).standard_normal((1, count, 512), np.float32))
+    for matrices in (small, large, small + large):
+        for found, alone in zip(times_all(x, matrices), matrices, strict=True):
+            np.testing.assert_array_equal(np.array(found), np.array(alone.times(x)))
+    before = np.random.default_rng(7).standard_normal((1, count, 127), np.float32)
+    wanted = before + np.array(small[2].times(x))
+    np.testing.assert_array_equal(np.array(small[2].times_plus(x, mx.array(before))), wanted)
+
+
+def test_only_matrices_of_one_type_and_width_join():
+    def matrix(qtype, rows, columns):
+        kind = TYPES[qtype]
+        bytes_ = columns // kind.weights * kind.bytes
+        return BlockMatrix(mx.zeros((rows, bytes_), mx.uint8), qtype, (rows, columns))
+
+    assert matrix("Q4_K", 3, 512).joins(matrix("Q4_K", 5, 512))
+    assert not matrix("Q4_K", 3, 512).joins(matrix("Q4_K", 3, 256))
+    assert not matrix("Q4_K", 3, 512).joins(matrix("Q6_K", 3, 512))
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("groups", "heads", "d_k", "d_v"), [(2, 2, 128, 128), (2, 6, 64, 32), (1, 3, 32, 128)])
+@pytest.mark.parametrize(("batch", "tokens"), [(1, 1), (1, 2), (3, 1), (2, 5)])
+def test_a_delta_net_of_few_tokens_is_the_reference(groups, heads, d_k, d_v, batch, tokens):
+    assert cuda_delta.fits(d_k, d_v, 4)
+    rng = np.random.default_rng(9)
+    channels = 2 * groups * d_k + heads * d_v
+
+    def normal(*shape):
+        return rng.standard_normal(shape).astype(np.float32)
+
+    conv, a, dt, norm = normal(channels, 4), -rng.exponential(1, heads).astype(np.float32), normal(heads), normal(d_v)
+    states = [(normal(3, channels), normal(heads, d_k, d_v)) for _ in range(batch)]
+    mine = [(mx.array(known), mx.array(state)) for known, state in states]
+    ref = ReferenceOps(threads=1)
+    for _ in range(2):  # the second time on the states of the first
+        x, gate = normal(batch, tokens, channels), normal(batch, tokens, heads * d_v)
+        alpha, beta = normal(batch, tokens, heads), normal(batch, tokens, heads)
+        out, states = ref.delta_net(x, conv, a, dt, alpha, beta, states, 1e-6)
+        wanted = ref.gated_rms_norm(out, norm, 1e-5, gate.reshape(out.shape)).reshape(gate.shape)
+        arrays = [mx.array(part) for part in (x, gate, alpha, beta, conv, a, dt, norm)]
+        found, mine = cuda_delta.between(*arrays, mine, 1e-6, 1e-5)
+        np.testing.assert_allclose(np.array(found), wanted, rtol=1e-4, atol=1e-4)
+        for row, other in zip(mine, states, strict=True):
+            for part, plain in zip(row, other, strict=True):
+                np.testing.assert_allclose(np.array(part), plain, rtol=1e-5, atol=1e-5)

@@ -66,6 +66,7 @@ class Linear:
         self._described: dict[tuple[int, ...], tuple[_Stacks, tuple[Matrix, ...]]] = {}
         self.in_file: list[Matrix] = []
         self._buffers = aligned(0)
+        self.shared = aligned(0).view(np.float32)
         self._failed: BaseException | None = None
 
     def matmul(self, x: Float32, *matrices: Matrix) -> tuple[Float32, ...]:
@@ -299,8 +300,13 @@ class Linear:
         name = f"few_rows_{next(few for few in FEW if few >= count)}"
         return name if name in leaves(matrix.qtype) and not self.exact else ""
 
-    def reserve(self, rows: int, columns: int) -> None:
-        """Room for so many activations; jobs that know the old place are forgotten."""
+    def reserve(self, rows: int, columns: int, shared: int = 0) -> None:
+        """Room for so many activations, and for `shared` float32 numbers in `self.shared`: what is handed on inside one
+        call under the lock, the same place for every layer. Jobs that know an old place are forgotten.
+        """
+        if shared > len(self.shared):
+            self.shared = aligned(4 * (shared + shared // 4)).view(np.float32)
+            self.generation += 1
         if len(self._identity) < rows:
             self._identity = np.arange(max(rows, 2 * len(self._identity)), dtype=np.int64)
             self._ready.clear()

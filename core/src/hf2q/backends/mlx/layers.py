@@ -12,7 +12,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from hf2q.backends.mlx import delta
+from hf2q.backends.mlx import cuda_delta, delta
+from hf2q.backends.mlx.cuda import BlockMatrix, times_all
 from hf2q.backends.mlx.matrix import whole
 from hf2q.backends.ops import DeltaWeights
 
@@ -50,8 +51,25 @@ def linear(x: Any, weight: Any) -> Any:
     return whole(weight).times(x)
 
 
+def linear_plus(x: Any, weight: Any, before: Any) -> Any:
+    """before + `linear`."""
+    matrix = whole(weight)
+    return matrix.times_plus(x, before) if isinstance(matrix, BlockMatrix) else before + matrix.times(x)
+
+
 def linears(x: Any, weights: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(whole(weight).times(x) for weight in weights)
+    matrices = [whole(weight) for weight in weights]
+    found: list[Any] = [None] * len(matrices)
+    for i, first in enumerate(matrices):
+        if not isinstance(first, BlockMatrix):
+            found[i] = first.times(x)
+        elif found[i] is None:
+            alike = {
+                j: other for j, other in enumerate(matrices) if isinstance(other, BlockMatrix) and first.joins(other)
+            }
+            for j, product in zip(alike, times_all(x, list(alike.values())), strict=True):
+                found[j] = product
+    return tuple(found)
 
 
 def grouped_linear(x: Any, weight: Any) -> Any:
@@ -75,7 +93,7 @@ def experts_out(hidden: Any, experts: Any, weights: Any, down: Any) -> Any:
 
 def gated_ffn(x: Any, norm: Any, eps: float, gate: Any, up: Any, down: Any) -> Any:
     hidden = swiglu(*linears(mx.fast.rms_norm(x, norm, eps), (gate, up)))
-    return x + linear(hidden, down)
+    return linear_plus(hidden, down, x)
 
 
 # ------------------------------------------------------------------------------------------------ over the last axis
@@ -110,12 +128,12 @@ def rope(x: Any, cos: Any, sin: Any, pairs: bool) -> Any:
         both = turned.reshape(*x.shape[:-1], size, 2)
         a, b = both[..., 0:1], both[..., 1:2]
         cos, sin = cos[:, :, None, :, None], sin[:, :, None, :, None]  # (B,T,1,R,1): the same for every head
-        first = mx.array([True, False])
+        first = mx.array([[True, False]] * size)
     else:
         both = turned.reshape(*x.shape[:-1], 2, size)
         a, b = both[..., 0:1, :], both[..., 1:2, :]
         cos, sin = cos[:, :, None, None], sin[:, :, None, None]  # (B,T,1,1,R)
-        first = mx.array([[True], [False]])
+        first = mx.array([[True] * size, [False] * size])
     # both halves in one elementwise expression, which is fused: a cos - b sin beside a sin + b cos
     both = (a * mx.where(first, cos, sin) + b * mx.where(first, -sin, cos)).reshape(turned.shape)
     return both if turned.shape == x.shape else mx.concatenate([both, x[..., 2 * size :]], axis=-1)
@@ -155,12 +173,17 @@ def delta_net(
 
 def delta_layer(x: Any, weights: Sequence[Any], states: Sequence[tuple[Any, Any]]) -> tuple[Any, list[Any]]:
     w: Any = DeltaWeights(*weights)
-    d_k = states[0][1].shape[-2]
+    d_k, d_v = states[0][1].shape[-2:]
     mixed, gate, beta, alpha = linears(mx.fast.rms_norm(x, w.norm, w.eps), (w.mixed, w.gate, w.beta, w.alpha))
+    if x.shape[1] <= delta.STEPS and cuda_delta.fits(d_k, d_v, w.conv.shape[1]):
+        out, after = cuda_delta.between(
+            mixed, gate, alpha, beta, w.conv, w.a, w.dt, w.head_norm, states, w.l2_eps, w.eps
+        )
+        return linear_plus(out, w.out, x), after
     out, after = _delta_net(mixed, w.conv, w.a, w.dt, alpha, beta, states, w.l2_eps)  # (B,T,H,Dv)
     # the factor Dk^-1/2 that `_delta_net` leaves out cancels in the norm, but for eps
     out = gated_rms_norm(out, w.head_norm, w.eps * d_k, gate.reshape(*out.shape))
-    return x + linear(out.reshape(*gate.shape), w.out), after
+    return linear_plus(out.reshape(*gate.shape), w.out, x), after
 
 
 def _delta_net(

@@ -7,6 +7,7 @@ some twenty, since streaming through weights has thrown its code out of the cach
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -103,19 +104,32 @@ class Chain:
             raise
 
 
+class Needs(NamedTuple):
+    """What a chain needs room for: rows and columns of its products' activations, and float32 numbers that its stages
+    hand on.
+    """
+
+    rows: int
+    columns: int
+    sizes: Sequence[int]
+
+
 class Chains(dict[Any, tuple[Chain, int]]):
     """Chains by whatever they depend on, made anew when the `Linear` that prepared their products moved its buffers."""
 
-    def of(self, key: Any, linear: Linear, room: tuple[int, int], make: Callable[[], Chain]) -> Chain:
-        """The chain of a key; `room`: rows and columns of its activations at most. Under the lock of `linear`."""
+    def of(self, key: Any, linear: Linear, needs: Callable[[], Needs], make: Callable[[list[int]], Chain]) -> Chain:
+        """The chain of a key. `make` gets the places of what `needs` asks for. Under the lock of `linear`."""
         found = self.get(key)
         if found is None or found[1] != linear.generation or linear.in_file:
             if len(self) >= KEPT:
                 self.clear()
-            linear.reserve(*room)  # first, since products know where it is
+            rows, columns, sizes = needs()
+            ends = list(accumulate((-(-size // 16) * 16 for size in sizes), initial=0))
+            linear.reserve(rows, columns, shared=ends[-1])  # first, since products and stages know where it is
+            places = [address(linear.shared) + 4 * end for end in ends[:-1]]
             before = linear.generation
-            chain = make()
+            chain = make(places)
             if linear.generation != before:  # some of its products were prepared before weights moved
-                chain = make()
+                chain = make(places)
             found = self[key] = chain, linear.generation
         return found[0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hf2q.backends.cpu.kernels import delta_net as d
-from hf2q.backends.cpu.kernels.chain import MOST_ROWS, Chain, Chains, Patch
+from hf2q.backends.cpu.kernels.chain import MOST_ROWS, Chain, Chains, Needs, Patch
 from hf2q.backends.cpu.kernels.elementwise import Elementwise
 from hf2q.backends.cpu.kernels.recurrent import own
 from hf2q.backends.cpu.kernels.rowwise import gated_rows, rms_rows, rows_work
@@ -41,42 +41,46 @@ class DeltaLayer:
         places, state = d.places_of(kept), kept[0][1].shape
         with self._linear.lock:
             key = x.shape, state, id(weights)
-            batch, tokens, columns = x.shape
-            room = batch * tokens, max(columns, state[0] * state[2])
-            chain = self._chains.of(key, self._linear, room, lambda: self._made(x.shape, weights, state))
+            chain = self._chains.of(
+                key,
+                self._linear,
+                lambda: self._needs(x.shape, weights, state),
+                lambda places: self._made(x.shape, weights, state, places),
+            )
             chain.run(id(x), id(out), id(places))
             if self._linear.in_file:
                 self._linear.verify()
         return out, kept
 
-    def _made(self, shape: Shape, weights: Any, state: Shape) -> Chain:
+    @staticmethod
+    def _needs(shape: Shape, w: Any, state: Shape) -> Needs:
+        batch, tokens, columns = shape
+        rows, inner = batch * tokens, state[0] * state[2]
+        products = sum(matrix.rows for matrix in (w.mixed, w.gate, w.beta, w.alpha))
+        sizes = [rows * size for size in (columns, inner, inner, columns, products)]
+        return Needs(rows, max(columns, inner), [*sizes, d.DeltaNet.room((batch, tokens, w.mixed.rows), state[0])])
+
+    def _made(self, shape: Shape, weights: Any, state: Shape, places: list[int]) -> Chain:
         w, (batch, tokens, columns) = weights, shape
         rows, (heads, _, values), channels = batch * tokens, state, w.mixed.rows
         matrices = w.mixed, w.gate, w.beta, w.alpha
-        normal, net, gated, last = (
-            np.empty(rows * size, np.float32) for size in (columns, heads * values, heads * values, columns)
-        )
-        products = np.empty(rows * sum(matrix.rows for matrix in matrices), np.float32)
-        ends = [address(products) + 4 * rows * end for end in np.cumsum([0, *(m.rows for m in matrices)]).tolist()]
-        room = d.DeltaNet.room((batch, tokens, channels), heads)
+        normal, net, gated, last, products, room = places
+        ends = [products + 4 * rows * end for end in np.cumsum([0, *(m.rows for m in matrices)]).tolist()]
         taps, gates = self._net.held(w.conv, w.a, w.dt)
         wide = self._linear.prepared((rows, columns), matrices)
         narrow = self._linear.prepared((rows, heads * values), (w.out,))
         mixing = d.DeltaNet.work((batch, tokens, channels), w.conv.shape[1], state, w.l2_eps)
         add = Work(self._each.kernel("add"), (rows * columns, rows * columns), shared=False)
         stages = (
-            (rows_work(rms_rows, rows, columns, w.eps), (address(normal), 0, address(w.norm))),
-            (wide.work, (address(normal), address(products))),
-            (mixing, (address(net), ends[0], address(taps), ends[3], ends[2], address(room), 0, address(gates))),
-            (
-                rows_work(gated_rows, rows * heads, values, w.eps),
-                (address(gated), address(net), address(w.head_norm), ends[1]),
-            ),
-            (narrow.work, (address(gated), address(last))),
-            (add, (0, 0, address(last))),
+            (rows_work(rms_rows, rows, columns, w.eps), (normal, 0, address(w.norm))),
+            (wide.work, (normal, products)),
+            (mixing, (net, ends[0], address(taps), ends[3], ends[2], room, 0, address(gates))),
+            (rows_work(gated_rows, rows * heads, values, w.eps), (gated, net, address(w.head_norm), ends[1])),
+            (narrow.work, (gated, last)),
+            (add, (0, 0, last)),
         )
-        for work, places in stages:
-            work.words[: len(places)] = places
+        for work, arrays in stages:
+            work.words[: len(arrays)] = arrays
         patches = Patch(0, 1, 0), Patch(5, 0, 1), Patch(5, 1, 0), Patch(2, d.STATES, 2)
-        alive = normal, net, gated, last, products, room, taps, gates, weights, wide, narrow
+        alive = taps, gates, weights, wide, narrow
         return Chain(self._team, [work for work, _ in stages], patches, alive)

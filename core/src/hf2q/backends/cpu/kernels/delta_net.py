@@ -164,10 +164,10 @@ class DeltaNet:
         return Work(mix, sizes, shared=batch * tokens * heads * keys * values > 1 << 16)
 
     @staticmethod
-    def room(shape: Shape, heads: int) -> Any:
-        """The numbers that `mix` needs between its phases."""
+    def room(shape: Shape, heads: int) -> int:
+        """How many numbers `mix` needs between its phases."""
         batch, tokens, channels = shape
-        return np.empty(batch * tokens * (channels + 2 * heads), np.float32)
+        return batch * tokens * (channels + 2 * heads)
 
     def __call__(
         self, x: Any, weight: Any, a: Any, dt: Any, alpha: Any, beta: Any, states: Sequence[Any], eps: float
@@ -183,7 +183,7 @@ class DeltaNet:
         if work is None:
             work = self._works.keep(key, self.work(x.shape, weight.shape[1], shape, eps))
         out = np.empty((*x.shape[:2], shape[0], shape[2]), np.float32)
-        room, places = self.room(x.shape, shape[0]), places_of(kept)
+        room, places = np.empty(self.room(x.shape, shape[0]), np.float32), places_of(kept)
         self._team.apply(work, id(out), id(x), id(taps), id(alpha), id(beta), id(room), id(places), id(gates))
         return out, kept
 

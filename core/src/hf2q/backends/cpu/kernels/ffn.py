@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hf2q.backends.cpu.kernels.chain import Chain, Chains, Patch
+from hf2q.backends.cpu.kernels.chain import Chain, Chains, Needs, Patch
 from hf2q.backends.cpu.kernels.elementwise import UNIT, Elementwise
 from hf2q.backends.cpu.kernels.rowwise import rms_rows
 from hf2q.backends.cpu.memory import address
@@ -30,32 +30,41 @@ class GatedFFN:
         out = np.empty(x.shape, np.float32)
         with self._linear.lock:
             key = x.shape, id(weight), eps, gate, up, down
-            room = x.size // gate.columns, max(gate.columns, gate.rows)
-            chain = self._chains.of(key, self._linear, room, lambda: self._made(x, weight, eps, gate, up, down))
+            chain = self._chains.of(
+                key,
+                self._linear,
+                lambda: self._needs(x.size // gate.columns, gate, down),
+                lambda places: self._made(x, weight, eps, gate, up, down, places),
+            )
             chain.run(id(x), id(out))
             if self._linear.in_file:
                 self._linear.verify()
         return out
 
-    def _made(self, x: Any, weight: Any, eps: float, gate: Matrix, up: Matrix, down: Matrix) -> Chain:
+    @staticmethod
+    def _needs(rows: int, gate: Matrix, down: Matrix) -> Needs:
+        columns, inner = gate.columns, gate.rows
+        return Needs(rows, max(columns, inner), [rows * size for size in (columns, 2 * inner, inner, down.rows)])
+
+    def _made(
+        self, x: Any, weight: Any, eps: float, gate: Matrix, up: Matrix, down: Matrix, places: list[int]
+    ) -> Chain:
         columns, inner = gate.columns, gate.rows
         rows = x.size // columns
-        normal, both, hidden, last = (
-            np.empty(rows * size, np.float32) for size in (columns, 2 * inner, inner, down.rows)
-        )
+        normal, both, hidden, last = places
         wide = self._linear.prepared((rows, columns), (gate, up))
         narrow = self._linear.prepared((rows, inner), (down,))
         norm = Work(rms_rows, (rows, columns, int(np.float32(eps).view(np.uint32)), rows), shared=False)
         gated = Work(self._each.kernel("swiglu"), (rows * inner, UNIT), shared=rows * inner > UNIT)
         add = Work(self._each.kernel("add"), (rows * columns, rows * columns), shared=False)
-        for work, places in (
-            (norm, (address(normal), 0, address(weight))),
-            (wide.work, (address(normal), address(both))),
-            (gated, (address(hidden), address(both), address(both) + 4 * rows * inner)),
-            (narrow.work, (address(hidden), address(last))),
-            (add, (0, 0, address(last))),
+        for work, arrays in (
+            (norm, (normal, 0, address(weight))),
+            (wide.work, (normal, both)),
+            (gated, (hidden, both, both + 4 * rows * inner)),
+            (narrow.work, (hidden, last)),
+            (add, (0, 0, last)),
         ):
-            work.words[: len(places)] = places
+            work.words[: len(arrays)] = arrays
         patches = (Patch(0, 1, 0), Patch(4, 0, 1), Patch(4, 1, 0))
-        alive = normal, both, hidden, last, weight, wide, narrow
+        alive = weight, wide, narrow
         return Chain(self._team, (norm, wide.work, gated, narrow.work, add), patches, alive)
