@@ -353,8 +353,13 @@ def layers(caches: Sequence[Cache]) -> Iterator[list[Any]]:
 
 def append(parts: Sequence[KVCache], keys: Array, values: Array) -> tuple[list[Array], list[Array]]:
     """Add keys and values (B, T, G, D) to the caches of the rows; for each row those of all its tokens (G, S, D)."""
-    pairs = [part.append(keys[row], values[row]) for row, part in enumerate(parts)]
+    pairs = [part.append(_row(keys, row), _row(values, row)) for row, part in enumerate(parts)]
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def _row(x: Array, row: int) -> Array:
+    """x[row] as a slice, which costs nothing: MLX gathers what a number indexes."""
+    return x[row : row + 1].reshape(*x.shape[1:])
 
 
 def advance(caches: Sequence[Cache], tokens: int) -> None:
