@@ -6,10 +6,10 @@ nobody looked at may change what the model computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
-from hf2q.errors import ConfigError, LoadError, listing
+from hf2q.errors import ConfigError, FormatError, LoadError, listing
 
 HARMLESS: Mapping[str, str] = {
     "architectures": "chose the family",
@@ -165,6 +165,25 @@ def overlaid(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(text, Mapping):
         raise ConfigError(f"config.json: text_config is a {type(text).__name__}, expected an object")
     return {**{key: value for key, value in config.items() if key != "text_config"}, **text}
+
+
+def vocabulary_size(metadata: Mapping[str, Any]) -> int:
+    """The length of a model file's token list, which is not read for it where the file's header knows.
+
+    Errors: LoadError when there is no such list, or nothing in it.
+    """
+    key, length_of = "tokenizer.ggml.tokens", getattr(metadata, "length_of", None)
+    if length_of is not None and key in metadata:
+        try:
+            length = int(length_of(key))
+        except FormatError:  # it is no list
+            length = 0
+    else:
+        tokens = metadata.get(key)
+        length = 0 if isinstance(tokens, str) or not isinstance(tokens, Sized) else len(tokens)
+    if not length:
+        raise LoadError("tokenizer.ggml.tokens is missing or empty; the size of the vocabulary is not known")
+    return length
 
 
 def refuse_scaled_rope(metadata: Mapping[str, Any], arch: str) -> None:

@@ -5,10 +5,10 @@ Source: llama.cpp, src/models/deepseek4.cpp, `load_arch_hparams`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf2q.config import MAX_DISTANCE, MAX_EXPERTS, MAX_LAYERS
+from hf2q.config import MAX_DISTANCE, MAX_EXPERTS, MAX_LAYERS, vocabulary_size
 from hf2q.errors import LoadError
 from hf2q_arch_deepseek4.families import ARCH, MAX_SINKHORN
 
@@ -152,10 +152,7 @@ class _Keys:
 
     def vocabulary(self) -> int:
         """The length of the token list."""
-        tokens = self.metadata.get("tokenizer.ggml.tokens")
-        if isinstance(tokens, str) or not isinstance(tokens, Sized) or not len(tokens):
-            raise LoadError("tokenizer.ggml.tokens is missing or empty; the size of the vocabulary is not known")
-        return len(tokens)
+        return vocabulary_size(self.metadata)
 
     def wrong(self, key: str, expected: str) -> LoadError:
         """The error for a value that cannot be used."""

@@ -5,11 +5,11 @@ Source: llama.cpp, src/models/qwen35.cpp and qwen35moe.cpp, `load_arch_hparams`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf2q.config import MAX_EXPERTS, MAX_LAYERS, refuse_scaled_rope
-from hf2q.errors import FormatError, LoadError
+from hf2q.config import MAX_EXPERTS, MAX_LAYERS, refuse_scaled_rope, vocabulary_size
+from hf2q.errors import LoadError
 from hf2q_arch_qwen35.families import DENSE, MOE
 
 
@@ -101,19 +101,8 @@ class _Keys:
         return tuple(value)
 
     def vocabulary(self) -> int:
-        """The length of the token list, which is not read for it where the header knows."""
-        key, length_of = "tokenizer.ggml.tokens", getattr(self._metadata, "length_of", None)
-        if length_of is not None and key in self._metadata:
-            try:
-                length = length_of(key)
-            except FormatError:  # it is no list
-                length = 0
-            if length:
-                return int(length)
-        tokens = self._metadata.get(key)
-        if isinstance(tokens, str) or not isinstance(tokens, Sized) or not len(tokens):
-            raise LoadError("tokenizer.ggml.tokens is missing or empty; the size of the vocabulary is not known")
-        return len(tokens)
+        """The length of the token list."""
+        return vocabulary_size(self._metadata)
 
     def _get(self, key: str, default: int | None = None) -> Any:
         name = f"{self._arch}.{key}"

@@ -5,10 +5,10 @@ Source: llama.cpp, src/models/qwen3vl.cpp and qwen3vlmoe.cpp, `load_arch_hparams
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf2q.config import MAX_EXPERTS, MAX_LAYERS, refuse_scaled_rope
+from hf2q.config import MAX_EXPERTS, MAX_LAYERS, refuse_scaled_rope, vocabulary_size
 from hf2q.errors import LoadError
 from hf2q_arch_qwen3vl.families import DENSE, MOE
 
@@ -83,10 +83,7 @@ class Keys:
 
     def vocabulary(self) -> int:
         """The length of the token list."""
-        tokens = self._metadata.get("tokenizer.ggml.tokens")
-        if isinstance(tokens, str) or not isinstance(tokens, Sized) or not len(tokens):
-            raise LoadError("tokenizer.ggml.tokens is missing or empty; the size of the vocabulary is not known")
-        return len(tokens)
+        return vocabulary_size(self._metadata)
 
     def _get(self, key: str, default: int | None = None) -> Any:
         name = f"{self._prefix}.{key}"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from hf2q.errors import FormatError
 from hf2q.formats.gguf.cursor import Buffer, Cursor
 from hf2q.formats.gguf.layout import FORMATS, MAX_KEY_BYTES, WIDTHS
+from hf2q.formats.gguf.strings import join_strings, read_strings, skip_strings
 from hf2q.types import MetadataField, ValueType
 
 _U64 = struct.Struct("<Q")
@@ -75,34 +76,33 @@ class Metadata(Mapping[str, Any]):
 
         Errors: FormatError for text that is not UTF-8; ValueError when the file is closed.
         """
-        if getattr(self._buffer, "closed", False):
-            raise ValueError(f"{self._path} is closed: the array {key!r} cannot be read any more")
-        array = self._located(key)
+        array = self._open(key)
         count = min(count, array.length)
         if array.element is ValueType.STRING:
-            return self._strings(key, array.start, count)
+            return read_strings(self._buffer, array.start, array.stop, count, (self._path, key))
         return struct.unpack_from(f"<{count}{FORMATS[array.element]}", self._buffer, array.start)
+
+    def joined(self, key: str, separator: bytes) -> bytes:
+        """The strings of an array as they are in the file, `separator`, one byte, between them; none becomes a str.
+
+        Whether they are UTF-8, or hold `separator`, is for the caller to find out.
+        Errors: FormatError for another key; ValueError when the file is closed.
+        """
+        array = self._open(key)
+        if array.element is not ValueType.STRING:
+            raise FormatError(f"{self._path}: key {key!r} is an array of {array.element.name}, expected one of strings")
+        return join_strings(self._buffer, array.start, array.stop, array.length, separator, (self._path, key))
+
+    def _open(self, key: str) -> ArrayAt:
+        if getattr(self._buffer, "closed", False):
+            raise ValueError(f"{self._path} is closed: the array {key!r} cannot be read any more")
+        return self._located(key)
 
     def _located(self, key: str) -> ArrayAt:
         kind, value = self._entries[key]
         if not isinstance(value, ArrayAt):
             raise FormatError(f"{self._path}: key {key!r} is of type {kind.name}, expected an array")
         return value
-
-    def _strings(self, key: str, position: int, count: int) -> tuple[str, ...]:
-        buffer, unpack, found = self._buffer, _U64.unpack_from, []
-        start = position
-        try:
-            for _ in range(count):  # kept bare, like `_skip_strings`
-                start = position + 8
-                position = start + unpack(buffer, position)[0]
-                found.append(str(buffer[start:position], "utf-8"))
-        except UnicodeDecodeError as error:
-            raise FormatError(
-                f"{self._path}, byte {start + error.start}: element {len(found)} of {key!r} is not UTF-8: "
-                f"{error.reason}"
-            ) from None
-        return tuple(found)
 
 
 def read_metadata(cursor: Cursor, count: int) -> Metadata:
@@ -155,28 +155,12 @@ def _locate_array(cursor: Cursor, label: str) -> ArrayAt:
     cursor.need(length * width, f"the array {label} of {length} elements")
     start = cursor.position
     if element is ValueType.STRING:
-        _skip_strings(cursor, label, length)
+        skip_strings(cursor, label, length)
     else:
         cursor.position += length * width
         if element is ValueType.BOOL:
             _check_bools(cursor, label, start, cursor.position)
     return ArrayAt(element, length, start, cursor.position)
-
-
-def _skip_strings(cursor: Cursor, label: str, count: int) -> None:
-    """Move past `count` strings. The loop is kept bare: it runs half a million times for a large vocabulary."""
-    buffer, end, position = cursor.buffer, cursor.end, cursor.position
-    unpack = _U64.unpack_from
-    for index in range(count):
-        start = position + 8
-        if start > end:
-            cursor.position = position
-            cursor.need(8, f"the length of element {index} of {label}")
-        position = start + unpack(buffer, start - 8)[0]
-        if position > end:
-            cursor.position = start
-            cursor.need(position - start, f"element {index} of {label}")
-    cursor.position = position
 
 
 def _check_bools(cursor: Cursor, label: str, start: int, stop: int) -> None:

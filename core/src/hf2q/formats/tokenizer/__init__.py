@@ -16,6 +16,7 @@
     ending       which tokens end a generation
     stream       incremental decoding that never splits a character
     spelling     what the tokens of each model stand for
+    texts        the texts of a vocabulary, kept small;  merges  the same of a BPE's merges
     table        the tokens by id
     backend      the `tokenizers` library's part of encoding
     runtime      encode and decode

@@ -14,12 +14,15 @@ from hf2q.formats.tokenizer.metadata import HINT, PREFIX, TokenizerData
 from hf2q.formats.tokenizer.models import BERT, GEMMA4, MAX_WORD
 from hf2q.formats.tokenizer.spelling import ByteLevel
 from hf2q.formats.tokenizer.steps import SPACE
-from hf2q.formats.tokenizer.vocabulary import BYTE, NORMAL, UNUSED, USER_DEFINED
+from hf2q.formats.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, ids_of
 from hf2q.formats.tokenizer.wordpiece import CONTINUATION
 from hf2q.types import PreTokenizer
 
 PLAIN = (NORMAL, BYTE)
 """Types of the tokens that text is merged into."""
+
+MARKED = (UNKNOWN, CONTROL, USER_DEFINED)
+"""Types of the tokens that are found in text before it is cut."""
 
 CACHED_WORDS = 1000
 """Words whose pieces the library keeps, for ever: of long ones that never come again, its 10,000 take 40 MB."""
@@ -30,15 +33,12 @@ def tokens_by_text(data: TokenizerData) -> tuple[dict[str, int], dict[str, int]]
 
     Errors: LoadError when two tokens in use have the same text.
     """
-    plain: dict[str, int] = {}
-    marked: dict[str, int] = {}
-    used = 0
-    for number, (text, kind) in enumerate(zip(data.tokens, data.types, strict=True)):
-        if kind != UNUSED:
-            used += 1
-            (plain if kind in PLAIN else marked)[text] = number
+    types = data.types
+    plain = data.tokens.ids(types.translate(bytes(kind in PLAIN for kind in range(256))))
+    marked = {data.tokens[number]: number for number in ids_of(types, *MARKED)}
+    used = len(types) - types.count(UNUSED)
     if len(plain) + len(marked) != used or not plain.keys().isdisjoint(marked):
-        live = [text for text, kind in zip(data.tokens, data.types, strict=True) if kind != UNUSED]
+        live = [text for text, kind in zip(data.tokens, types, strict=True) if kind != UNUSED]
         ((doubled, count),) = Counter(live).most_common(1)
         raise LoadError(f"{PREFIX}tokens: {count} tokens have the same text {doubled!r}", hint=HINT)
     return plain, marked

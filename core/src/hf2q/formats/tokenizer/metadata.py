@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from hf2q.errors import LoadError
+from hf2q.formats.gguf.metadata import Metadata
 from hf2q.formats.tokenizer.ending import KEYS
+from hf2q.formats.tokenizer.merges import read_merges
 from hf2q.formats.tokenizer.models import BERT, BYTE_TOKEN, GEMMA4, GPT2
 from hf2q.formats.tokenizer.special import ADD_KEYS, ID_KEYS, NORMALIZER_KEYS
-from hf2q.formats.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNUSED
+from hf2q.formats.tokenizer.texts import Texts, joined_texts, texts_of
+from hf2q.formats.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNUSED, ids_of
 from hf2q.formats.tokenizer.wordpiece import DEFAULT_IDS
+from hf2q.types import ValueType
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +31,7 @@ class TokenizerData(msgspec.Struct, frozen=True, kw_only=True):
 
     model       ``gpt2``, ``gemma4`` or ``bert``
     pre         name of the pre-tokenizer
+    types       of the tokens, a byte each
     merges      none for ``bert``
     ids         special token ids by role (``bos``, ``eos``, ``pad`` …), each inside the vocabulary
     add         the add_bos/add_eos/add_sep flags that are present, and those that the model implies
@@ -35,9 +41,9 @@ class TokenizerData(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     pre: str
-    tokens: Sequence[str]
-    types: Sequence[int]
-    merges: list[tuple[str, str]]
+    tokens: Texts
+    types: bytes
+    merges: Sequence[tuple[str, str]]
     ids: dict[str, int]
     add: dict[str, bool]
     normalizer: dict[str, bool]
@@ -53,14 +59,9 @@ def check_metadata(metadata: Mapping[str, Any]) -> TokenizerData:
             hint="byte-level BPE, Gemma 4 and WordPiece tokenizers can be run",
         )
     pre = GEMMA4 if model == GEMMA4 else _text(metadata, "pre")
-    tokens = _array(metadata, "tokens", str)
-    types = _array(metadata, "token_type", int)
-    if len(types) != len(tokens):
-        raise LoadError(f"{PREFIX}token_type has {len(types)} entries, {PREFIX}tokens {len(tokens)}", hint=HINT)
-    unknown = sorted({value for value in set(types) if not NORMAL <= value <= BYTE})
-    if unknown:
-        raise LoadError(f"{PREFIX}token_type has the value {unknown[0]}, expected {NORMAL} to {BYTE}", hint=HINT)
-    merges = [] if model == BERT else _merges(_array(metadata, "merges", str))
+    tokens = _tokens(metadata)
+    types = _types(metadata, len(tokens))
+    merges = [] if model == BERT else _merges(metadata)
     if model == GEMMA4:
         _check_bytes(tokens, types)
         types = _with_markers(tokens, types, merges)
@@ -98,28 +99,59 @@ def _array(metadata: Mapping[str, Any], key: str, element: type) -> Sequence[Any
     values = tuple(value)
     if not values:
         raise LoadError(f"{PREFIX}{key} is empty", hint=HINT)
-    wrong = set(map(type, values)) - {element}
+    sample = values[:1] if isinstance(metadata, Metadata) else values  # arrays in a file hold one type
+    wrong = set(map(type, sample)) - {element}
     if wrong:
         names = ", ".join(sorted(kind.__name__ for kind in wrong))
         raise LoadError(f"{PREFIX}{key} holds {names}, expected {element.__name__} only", hint=HINT)
     return values
 
 
-def _merges(lines: Sequence[str]) -> list[tuple[str, str]]:
+def _of_file(metadata: Mapping[str, Any], key: str) -> Metadata | None:
+    """`metadata` when it is a file's, with strings under `key`, which need not become str one by one."""
+    if isinstance(metadata, Metadata) and key in metadata and metadata.element_of(key) is ValueType.STRING:
+        return metadata
+    return None
+
+
+def _tokens(metadata: Mapping[str, Any]) -> Texts:
+    key = f"{PREFIX}tokens"
+    file = _of_file(metadata, key)
+    texts = None if file is None else joined_texts(partial(file.joined, key), file.length_of(key))
+    return texts_of(_array(metadata, "tokens", str)) if texts is None else texts
+
+
+def _types(metadata: Mapping[str, Any], n_vocab: int) -> bytes:
+    types = _array(metadata, "token_type", int)
+    if len(types) != n_vocab:
+        raise LoadError(f"{PREFIX}token_type has {len(types)} entries, {PREFIX}tokens {n_vocab}", hint=HINT)
+    unknown = sorted({value for value in set(types) if not NORMAL <= value <= BYTE})
+    if unknown:
+        raise LoadError(f"{PREFIX}token_type has the value {unknown[0]}, expected {NORMAL} to {BYTE}", hint=HINT)
+    return bytes(types)
+
+
+def _merges(metadata: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    key = f"{PREFIX}merges"
+    file = _of_file(metadata, key)
+    merges = None if file is None else read_merges(file.joined(key, b"\n"), file.length_of(key))
+    if merges is not None:
+        return merges
+    lines = _array(metadata, "merges", str)
     try:
         return [(left, right) for left, right in (line.split(" ") for line in lines)]
     except ValueError:
         place = next(place for place, line in enumerate(lines) if line.count(" ") != 1)
-    raise LoadError(f"{PREFIX}merges[{place}] is {lines[place]!r}, expected two texts and a space", hint=HINT)
+    raise LoadError(f"{key}[{place}] is {lines[place]!r}, expected two texts and a space", hint=HINT)
 
 
-def _check_bytes(tokens: Sequence[str], types: Sequence[int]) -> None:
-    for number, kind in enumerate(types):
-        if kind == BYTE and not BYTE_TOKEN.fullmatch(tokens[number]):
+def _check_bytes(tokens: Sequence[str], types: bytes) -> None:
+    for number in ids_of(types, BYTE):
+        if not BYTE_TOKEN.fullmatch(tokens[number]):
             raise LoadError(f"{PREFIX}tokens[{number}] is {tokens[number]!r}, expected a byte like '<0x0A>'", hint=HINT)
 
 
-def _with_markers(tokens: Sequence[str], types: Sequence[int], merges: Sequence[tuple[str, str]]) -> Sequence[int]:
+def _with_markers(tokens: Sequence[str], types: bytes, merges: Sequence[tuple[str, str]]) -> bytes:
     """`types` with the markers that a converter has let pass as ordinary text: ``<|video|>`` becomes CONTROL.
 
     Only tokens that look like a marker and that no merge makes, so that text could never become one otherwise.
@@ -127,19 +159,19 @@ def _with_markers(tokens: Sequence[str], types: Sequence[int], merges: Sequence[
     looks = [
         number
         for number, text in enumerate(tokens)
-        if types[number] == NORMAL and text[:1] == "<" and text[-1:] == ">" and (text[1:2] == "|" or text[-2:-1] == "|")
+        if text[:1] == "<" and text[-1:] == ">" and types[number] == NORMAL and (text[1:2] == "|" or text[-2:-1] == "|")
     ]
     if not looks:
         return types
-    made = {left + right for left, right in merges}
-    changed = list(types)
+    made = {left + right for left, right in merges if left[:1] == "<" or not left}
+    changed = bytearray(types)
     for number in looks:
         if tokens[number] not in made:
             changed[number] = CONTROL
-    return tuple(changed)
+    return bytes(changed)
 
 
-def _ids(metadata: Mapping[str, Any], types: Sequence[int], defaults: Mapping[str, int]) -> dict[str, int]:
+def _ids(metadata: Mapping[str, Any], types: bytes, defaults: Mapping[str, int]) -> dict[str, int]:
     """Ids by role. One outside the vocabulary counts as absent, as in llama.cpp src/llama-vocab.cpp, `load`."""
     keys = {role: key for role, key in ID_KEYS.items() if key}
     keys.update({role: f"{PREFIX}{role}_token_id" for role in KEYS})

@@ -19,7 +19,7 @@ from hf2q.formats.tokenizer.models import BERT, GEMMA4, GPT2, VISIBLE
 from hf2q.formats.tokenizer.spelling import spelling_of
 from hf2q.formats.tokenizer.stream import Decoder
 from hf2q.formats.tokenizer.table import TokenTable
-from hf2q.formats.tokenizer.vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
+from hf2q.formats.tokenizer.vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, ids_of
 from hf2q.types import PreTokenizer
 
 _HIDDEN = (CONTROL, UNKNOWN)
@@ -70,7 +70,7 @@ class Tokenizer:
         self._spelling = spelling
         self._table = TokenTable(data.tokens, data.types, spelling)
         plain, self._marked = tokens_by_text(data)
-        self.special_ids = frozenset(number for number, kind in enumerate(data.types) if kind in _HIDDEN)
+        self.special_ids = frozenset(ids_of(data.types, *_HIDDEN))
         self.suppressed_ids = data.suppressed
         stated = frozenset(data.ids[role] for role in KEYS if role in data.ids)
         self.eos_ids = ending_ids(self._marked, stated)

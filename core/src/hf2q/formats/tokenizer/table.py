@@ -1,23 +1,18 @@
-"""The tokens of a vocabulary by id, checked, and kept small: a str for each would take several times as much."""
+"""The tokens of a vocabulary by id, and what they stand for."""
 
 from __future__ import annotations
-
-from array import array
-from collections.abc import Sequence
-from itertools import accumulate
 
 from hf2q.errors import RequestError
 from hf2q.formats.tokenizer.spelling import ByteLevel
 from hf2q.formats.tokenizer.stream import Decoder
+from hf2q.formats.tokenizer.texts import Texts
 
 
 class TokenTable:
     """Texts and types of all tokens, and what they stand for. Every method raises RequestError for an unknown id."""
 
-    def __init__(self, texts: Sequence[str], types: Sequence[int], spelling: ByteLevel) -> None:
-        self._texts = "".join(texts)
-        self._ends = array("I", accumulate(map(len, texts), initial=0))
-        self._types, self._spelling = bytes(types), spelling
+    def __init__(self, texts: Texts, types: bytes, spelling: ByteLevel) -> None:
+        self._texts, self._types, self._spelling = texts, types, spelling
 
     def __len__(self) -> int:
         return len(self._types)
@@ -31,7 +26,7 @@ class TokenTable:
     def text(self, token: int) -> str:
         """The token as the vocabulary writes it."""
         self.kind(token)
-        return self._texts[self._ends[token] : self._ends[token + 1]]
+        return self._texts.text(token)
 
     def data(self, token: int) -> bytes:
         """The bytes that it adds to a text, none for an unused one."""

@@ -7,7 +7,8 @@ the files: the vocabulary of the model, and over it the added tokens, which the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hf2q.errors import ConfigError
@@ -19,6 +20,11 @@ log = logging.getLogger(__name__)
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Token types. Source: llama.cpp gguf-py/gguf/constants.py, `TokenType`."""
+
+
+def ids_of(types: bytes, *kinds: int) -> Iterator[int]:
+    """Ids of the tokens that are of `kinds`, ascending; `types` holds a byte for each token."""
+    return (found.start() for found in re.finditer(b"[" + re.escape(bytes(kinds)) + b"]", types))
 
 
 def read_vocabulary(model: Mapping[str, Any], where: str) -> dict[str, int]:
