@@ -1,6 +1,7 @@
 """``--quant auto-bpw`` and ``auto-size`` on the trained checkpoint: budgets, replay, the table, and what is refused."""
 
 import json
+from importlib import import_module
 from math import prod
 from pathlib import Path
 
@@ -34,6 +35,23 @@ MATRIX = Path(__file__).parent / "data" / "qwen3_5.imatrix"
 @pytest.fixture(scope="module")
 def plugins():
     return Plugins.load()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def measured():
+    """What each tensor of the checkpoint loses in each type is measured once: all searches here begin with it."""
+    known = {}
+
+    def once(rows, importance, codecs, *, name, threads):
+        weights = None if importance is None else importance.tobytes()
+        key = name, rows.dtype, weights, tuple(codec.name for codec in codecs)
+        if key not in known:
+            known[key] = losses(rows, importance, codecs, name=name, threads=threads)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("hf2q.quality.allocate.search"), "losses", once)
+        yield
 
 
 class Held:

@@ -10,6 +10,7 @@ import pytest
 from hf2q import known
 from hf2q.plugins import Plugins
 from hf2q.testing.checking import suites
+from hf2q.testing.contract import Contract
 from hf2q.testing.family import FamilyContract
 
 ROOT = Path(__file__).parents[1]
@@ -57,14 +58,16 @@ def test_suites_are_found(distribution):
 
 
 def collected():
-    """A test class for each suite, named after the plugin."""
+    """A test class for each suite, named after the plugin; what is about the plugin as a whole is in one of them."""
     for info in LOADED:
         name = "builtin" if info.name == "builtin" else info.distribution
         if info.status == "loaded" and name not in OWN_TESTS:
+            once: dict[str, None] = {}
             for suite, cls in suites(name).items():
                 # a family without a tiny configuration is checked by its own tests, where its data is
                 if not (issubclass(cls, FamilyContract) and cls.config is None):
-                    yield f"{suite}_{info.name}", cls
+                    yield f"{suite}_{info.name}", type(cls.__name__, (cls,), once)
+                    once = dict.fromkeys(check for check in vars(Contract) if check.startswith("test_"))
 
 
 globals().update(collected())

@@ -1,7 +1,7 @@
 """Trained checkpoints of every generating family: logits and continuations as recorded with transformers.
 
 On the cpu backend in exact mode, and on MLX. `test_oracle_qwen35` has more of the family whose checkpoint is in the
-repository; these need the shared checkpoints.
+repository, with its MLX; these need the shared checkpoints.
 """
 
 import numpy as np
@@ -40,6 +40,8 @@ def checkpoint(request, tmp_path_factory):
 def case(request, checkpoint):
     pytest.importorskip({"cpu": "numba", "mlx": "mlx.core"}[request.param])
     name, path, oracle = checkpoint
+    if request.param == "mlx" and name.startswith("qwen3_5"):
+        pytest.skip("test_oracle_qwen35 has this")
     with hf2q.load(path, backend=request.param, exact=True) as model:
         yield name, model, oracle
 
@@ -54,15 +56,19 @@ def log_softmax(logits):
 def test_logits_and_continuations_are_those_of_transformers(case, prompt):
     name, model, oracle = case
     ids = oracle[f"{prompt}.ids"].tolist()
-    exact = oracle[f"{prompt}.logits_last32_f32"]
-    found = model.logits(ids)[-len(exact) :]
-    p, q = log_softmax(exact), log_softmax(found)
-    assert float((np.exp(p) * (p - q)).sum(-1).mean()) < LARGEST_KL[name]
-    second, first = np.sort(exact, axis=-1)[:, -2:].T
-    clear = first - second > NEAR_TIE
-    assert (found.argmax(-1) == exact.argmax(-1))[clear].all()
+    slow = model.backend == "mlx"  # without a GPU: of the two long prompts one has its logits read, one is continued
+    if not (slow and prompt == "tool"):
+        exact = oracle[f"{prompt}.logits_last32_f32"]
+        found = model.logits(ids)[-len(exact) :]
+        p, q = log_softmax(exact), log_softmax(found)
+        assert float((np.exp(p) * (p - q)).sum(-1).mean()) < LARGEST_KL[name]
+        second, first = np.sort(exact, axis=-1)[:, -2:].T
+        clear = first - second > NEAR_TIE
+        assert (found.argmax(-1) == exact.argmax(-1))[clear].all()
+    if slow and prompt == "text_300":
+        return
     wanted = oracle[f"{prompt}.greedy64"].tolist()
-    count = 64 if model.backend == "cpu" else 12  # MLX without a GPU is slow
+    count = 12 if slow else 64
     events = model.generate(ids, max_tokens=count, ignore_eos=True)
     tokens = [event.token for event in events if event.token is not None]
     for step, margin in enumerate(oracle[f"{prompt}.greedy_margin"][:count]):

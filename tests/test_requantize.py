@@ -118,16 +118,22 @@ def expert_matrix(path, source):
     write_imatrix(path, Imatrix(entries=dict(sorted(entries.items())), datasets=("x",), chunk_size=512), "gguf")
 
 
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory):
+    """A folder with a mixture as ``bf16.gguf`` and its matrix."""
+    folder = tmp_path_factory.mktemp("experts")
+    convert(require_fixture("qwen3_5_moe"), "bf16", folder / "bf16.gguf", provenance=False)
+    expert_matrix(folder / "m.imatrix", folder / "bf16.gguf")
+    return folder
+
+
 @pytest.mark.parametrize("quant", EXPERTS)
-def test_each_expert_has_its_own_importance(tmp_path, monkeypatch, quant):
-    monkeypatch.chdir(tmp_path)
-    checkpoint = require_fixture("qwen3_5_moe")
-    source = convert(checkpoint, "bf16", "bf16.gguf", provenance=False).output
-    expert_matrix("m.imatrix", source)
+def test_each_expert_has_its_own_importance(experts, tmp_path, monkeypatch, quant):
+    monkeypatch.chdir(experts)  # the path of the matrix, as it is given, is written into the file
+    file, checkpoint, whole = experts / "bf16.gguf", require_fixture("qwen3_5_moe"), pipeline.PIECE
     digests = set()
-    for piece in (pipeline.PIECE, 3000):  # pieces larger and smaller than one expert
+    for source, piece in ((file, whole), (checkpoint, whole), (file, 3000)):  # larger and smaller than one expert
         monkeypatch.setattr(pipeline, "PIECE", piece)
-        for one in (source, checkpoint):
-            made = convert(one, quant, "out.gguf", imatrix="m.imatrix", provenance=False, force=True)
-            digests.add(hashlib.sha256(Path(made.output).read_bytes()).hexdigest()[:32])
+        made = convert(source, quant, tmp_path / "out.gguf", imatrix="m.imatrix", provenance=False, force=True)
+        digests.add(hashlib.sha256(Path(made.output).read_bytes()).hexdigest()[:32])
     assert digests == {EXPERTS[quant]}

@@ -156,7 +156,7 @@ def importance_leaks(x, out, importance):
 def random_rounding(x, out, importance):
     encode(x, out, importance)
     if out.size:
-        out.reshape(-1)[np.random.default_rng().integers(2, SIZE)] ^= 1
+        out.reshape(-1)[2:SIZE] ^= np.random.default_rng().integers(0, 2, BLOCK, np.uint8)  # one choice may repeat
 
 
 def another_formula(data, out):

@@ -10,8 +10,8 @@ import pytest
 from hf2q.simd import LANES
 
 HERE = Path(__file__).parent
-SOME = "Q4_K or Q6_K or IQ4_XS or Q8_0"
-"""At four lanes, of processors before 2013, a few types stand for all: compiling each takes a second."""
+WHICH = {8: "not any_block", 4: "Q4_K or Q6_K or IQ4_XS or Q8_0"}
+"""By the number of lanes; at four, of processors before 2013, a few types stand for all: each compiles for a second."""
 AGAIN = [str(HERE / name) for name in ("test_kernels_encode.py", "test_kernels_decode.py")]
 
 
@@ -19,8 +19,7 @@ AGAIN = [str(HERE / name) for name in ("test_kernels_encode.py", "test_kernels_d
 def test_kernels_at_a_narrower_width(lanes):
     if lanes >= LANES:
         pytest.skip(f"this machine, or HF2Q_SIMD_LANES, has {LANES} lanes: that path is the one already tested")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *AGAIN]
-    command += ["-k", SOME] if lanes == 4 else []
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *AGAIN, "-k", WHICH[lanes]]
     env = os.environ | {"HF2Q_SIMD_LANES": str(lanes)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -100,7 +100,7 @@ def parts_of(message):
     return message.content or "", getattr(message, "reasoning_content", ""), calls
 
 
-@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     answer=ANSWERS,
     stop=st.lists(st.sampled_from(["ab", "b", "日", "</think>", "é", "stop", "}"]), max_size=2, unique=True),

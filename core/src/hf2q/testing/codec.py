@@ -193,10 +193,11 @@ class CodecContract(Contract):
         columns = 4 * codec.block_size
         rows = 2 * PARALLEL_FROM // columns + 3
         x = self.weights(10, rows, columns)
-        for matrix in (x, x.reshape(1, -1)):
-            whole = self.encode(matrix, threads=1)
-            assert np.array_equal(self.encode(matrix, threads=3), whole)
-            assert same(codec.decode(whole, threads=3), codec.decode(whole, threads=1))
+        whole = self.encode(x, threads=1)
+        assert np.array_equal(self.encode(x, threads=3), whole)
+        assert same(codec.decode(whole, threads=3), codec.decode(whole, threads=1))
+        if not codec.needs_importance:  # with importance a row is not cut
+            assert np.array_equal(self.encode(x.reshape(1, -1), threads=3), whole.reshape(1, -1))
 
     def test_inputs_are_left_alone(self) -> None:
         """Encoding and decoding change neither their input nor, the second time, their result."""

@@ -68,13 +68,16 @@ class Contract:
 
     plugin: ClassVar[str] = ""
     extra: ClassVar[Collection[str]] = ()
+    _plugins: ClassVar[Plugins]
 
     @classmethod
     def plugins(cls) -> Plugins:
         """Core, the plugin under test and `extra`, loaded strictly: whatever is wrong with them is raised."""
-        assert cls.plugin, f"{cls.__name__}.plugin is not set"
-        points = [*discover(), *(cast("EntryPoint", Extra(name=module, value=module)) for module in cls.extra)]
-        return Plugins.load(only=[cls.plugin, *cls.extra], strict=True, entry_points=points)
+        if "_plugins" not in vars(cls):  # checks ask hundreds of times, and it reads every distribution's metadata
+            assert cls.plugin, f"{cls.__name__}.plugin is not set"
+            points = [*discover(), *(cast("EntryPoint", Extra(name=module, value=module)) for module in cls.extra)]
+            cls._plugins = Plugins.load(only=[cls.plugin, *cls.extra], strict=True, entry_points=points)
+        return cls._plugins
 
     @classmethod
     def infos(cls) -> list[PluginInfo]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +30,7 @@ class FamilyContract(Contract):
     leave_out: ClassVar[Collection[str]] = ()
     mtp: ClassVar[bool] = False
     projector: ClassVar[bool] = False
+    _checkpoint: ClassVar[TinyCheckpoint]
 
     @classmethod
     def parsed(cls) -> dict[str, Any]:
@@ -42,16 +44,18 @@ class FamilyContract(Contract):
 
     @classmethod
     def checkpoint(cls) -> TinyCheckpoint:
-        """The tiny random checkpoint."""
-        return TinyCheckpoint(
-            cls.plugins(),
-            cls.arch,
-            cls.parsed(),
-            shapes=cls.shapes,
-            leave_out=cls.leave_out,
-            mtp=cls.mtp,
-            projector=cls.projector,
-        )
+        """The tiny random checkpoint, made once: a check may give its copy other attributes, not change them."""
+        if "_checkpoint" not in vars(cls):
+            cls._checkpoint = TinyCheckpoint(
+                cls.plugins(),
+                cls.arch,
+                cls.parsed(),
+                shapes=cls.shapes,
+                leave_out=cls.leave_out,
+                mtp=cls.mtp,
+                projector=cls.projector,
+            )
+        return copy(cls._checkpoint)
 
 
 def replaced(config: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class GraphContract(ForwardContract):
             not_checked(f"the graph of {self.arch} does not say what its caches take (GraphEntry.cache_bytes)")
         estimate = resolve(entry.cache_bytes)
         cache, held = model.graph.new_cache(), 0
-        for tokens in (1, 300, 1100):
+        for tokens in (1, 300, 700):
             while held < tokens:  # fed as the engine feeds a prompt
                 count = min(AT_ONCE, tokens - held)
                 model.logits(self.ids(1, count, seed=held), cache)

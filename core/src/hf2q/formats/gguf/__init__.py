@@ -1,6 +1,6 @@
 """GGUF files: read them without trust, write them from a plan, describe them. Sits on `hf2q.formats.ggml_types`.
 
-reader   open_gguf, GgufFile      metadata, table, cursor   its parts
+reader   open_gguf, GgufFile      metadata, strings, table, cursor   its parts
 writer   GgufWriter               encode                    its pure half
 blocks   check_blocks             layout                    numbers, limits, offsets
 shards   open_shards, ShardedWriter                         models in several files
