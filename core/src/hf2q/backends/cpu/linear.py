@@ -15,6 +15,7 @@ from hf2q.backends.cpu import job as w
 from hf2q.backends.cpu import repack
 from hf2q.backends.cpu import route as r
 from hf2q.backends.cpu.activations import quantize
+from hf2q.backends.cpu.ahead import FAR
 from hf2q.backends.cpu.in_file import HEAD, groups_in_file
 from hf2q.backends.cpu.isa import multiplies_tiles
 from hf2q.backends.cpu.linear_job import linear_job
@@ -81,12 +82,12 @@ class Linear:
                 ready = self._prepare(x.shape, matrices)
             results = ready.run(self.team, x)
             if self.in_file:
-                self.verify()
+                self.verify(matrices)
             return results
 
-    def verify(self) -> None:
-        """Look whether all numbers met so far in weights `in_file` are finite. Errors: what `Matrix.load` says."""
-        for matrix in self.in_file:
+    def verify(self, matrices: tuple[Matrix, ...]) -> None:
+        """Look whether all numbers met in those that are `in_file` are finite. Errors: what `Matrix.load` says."""
+        for matrix in matrices:
             if matrix.in_file is not None and matrix.in_file.bad:
                 matrix.in_file.checked(0, matrix.rows)
 
@@ -120,7 +121,8 @@ class Linear:
             return
         for source in waiting:
             source.met = True
-        size = HEAD + max((matrix.group_bytes for matrix in matrices), default=0)
+        # kernels ask for lines beyond the last they read, which must not be those that another member writes
+        size = HEAD + max((matrix.group_bytes for matrix in matrices), default=0) + 2 * FAR
         size = -(-size // 64) * 64
         if waiting and size * self.team.threads > len(self._buffers):
             self._buffers = aligned(size * self.team.threads)

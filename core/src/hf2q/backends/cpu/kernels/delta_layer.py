@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from hf2q.backends.cpu.team import Team, Work
 
 if TYPE_CHECKING:
     from hf2q.backends.cpu.linear import Linear
+    from hf2q.backends.cpu.matrix import Matrix
     from hf2q.backends.ops import DeltaWeights
     from hf2q.types import Shape
 
@@ -49,7 +50,8 @@ class DeltaLayer:
             )
             chain.run(id(x), id(out), id(places))
             if self._linear.in_file:
-                self._linear.verify()
+                w = weights
+                self._linear.verify(cast("tuple[Matrix, ...]", (w.mixed, w.gate, w.beta, w.alpha, w.out)))
         return out, kept
 
     @staticmethod

@@ -38,7 +38,7 @@ class GatedFFN:
             )
             chain.run(id(x), id(out))
             if self._linear.in_file:
-                self._linear.verify()
+                self._linear.verify((gate, up, down))
         return out
 
     @staticmethod
