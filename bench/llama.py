@@ -1,7 +1,7 @@
 """Whole models end to end on the cpu backend, side by side with llama-bench, alternating in the same run.
 
     python bench/llama.py [--types q4_k_m,q8_0,f16] [--size 0.6] [--threads 2] [-p 512] [-n 64] [--slots 8] [--runs 3]
-                          [--peer PATH] [--folder FOLDER] [--json]
+                          [--peer PATH] [--program PATH] [--folder FOLDER] [--json]
 
 A Qwen3.5 checkpoint with random weights is made and converted to each type. Then, run by run, the peer and `hf2q bench`
 take turns as processes of their own on the same file, each test three times; the figure is the best of all of each, as
@@ -10,7 +10,9 @@ tokens each, over one; the seconds from the start of a process to its first toke
 kernels compiled before); and the peak of resident memory over the size of the file.
 
 The peer is llama.cpp's llama-bench: --peer PATH, else the environment variable HF2Q_LLAMA_BENCH. Without it ours is
-measured alone. HF2Q_CPU_ISA forces a way on our side; the peer's is fixed when it is built. --folder keeps the files.
+measured alone. llama-bench neither reads a tokenizer nor writes text; --program, else HF2Q_LLAMA_COMPLETION, names
+llama-completion, whose first token is timed too. HF2Q_CPU_ISA forces a way on our side; the peer's is fixed when it is
+built. --folder keeps the files.
 """
 
 from __future__ import annotations
@@ -54,14 +56,23 @@ def peer(file: Path, wanted: argparse.Namespace) -> dict[str, float]:
     return {"decode" if test["n_gen"] else "prefill": max(test["samples_ts"]) for test in tests}
 
 
-def first_token(file: Path, wanted: argparse.Namespace) -> tuple[float, float | None]:
-    """Seconds of a process that reads a prompt of 8 tokens: of ours, and of the peer's."""
-    short = ["-p", "8", "-n", "0", "-t", str(wanted.threads), "-r", "1"]
-    prompt = ["--prompt", "12345678", "--max-tokens", "1", "--threads", str(wanted.threads), "--backend", "cpu"]
-    _, mine = run([*HF2Q, "generate", "--model", str(file), *prompt, "--json"])
-    if not wanted.peer:
-        return mine, None
-    return mine, run([wanted.peer, "-m", str(file), *short, "--no-warmup", "-ngl", "0", "-o", "json"])[1]
+def first_token(file: Path, wanted: argparse.Namespace) -> dict[str, float]:
+    """Seconds of whole processes that read eight tokens and tell what comes next: ours, and the peer's two."""
+    threads = str(wanted.threads)
+    one = ["--prompt", "12345678", "--max-tokens", "1", "--threads", threads, "--backend", "cpu", "--json"]
+    commands = {"first": [*HF2Q, "generate", "--model", str(file), *one]}
+    if wanted.peer:
+        commands["peer first"] = [wanted.peer, "-m", str(file), "-p", "8", "-n", "0", "-t", threads, "-r", "1"]
+        commands["peer first"] += ["--no-warmup", "-ngl", "0", "-o", "json"]
+    if wanted.program:
+        commands["program first"] = [wanted.program, "-m", str(file), "-p", "12345678", "-n", "1", "-t", threads]
+        commands["program first"] += ["-no-cnv", "--no-warmup"]
+    waits = {}
+    for name, command in commands.items():
+        started = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+        waits[name] = time.perf_counter() - started
+    return waits
 
 
 def measure(file: Path, wanted: argparse.Namespace) -> dict[str, Any]:
@@ -84,9 +95,8 @@ def measure(file: Path, wanted: argparse.Namespace) -> dict[str, Any]:
             keep(name, max(one[name]["samples"]))
         many = ours(file, wanted, prompt=0, generate=wanted.generate, slots=wanted.slots)
         keep("slots", max(many["decode"]["samples"]))
-        for name, seconds in zip(("first", "peer first"), first_token(file, wanted), strict=True):
-            if seconds is not None:
-                waits[name] = min(waits.get(name, seconds), seconds)
+        for name, seconds in first_token(file, wanted).items():
+            waits[name] = min(waits.get(name, seconds), seconds)
 
     def over(a: float | None, b: float | None) -> float | str:
         return NOT_MEASURED if a is None or b is None else round(a / b, 2)
@@ -101,6 +111,7 @@ def measure(file: Path, wanted: argparse.Namespace) -> dict[str, Any]:
         "slots_over_one": over(best["slots"], best["decode"]),
         "first_token_s": round(waits["first"], 2),
         "peer_first_token_s": round(waits["peer first"], 2) if wanted.peer else NOT_MEASURED,
+        "program_first_token_s": round(waits["program first"], 2) if wanted.program else NOT_MEASURED,
         "peak_over_file": over(peak or None, size),
     }
 
@@ -115,6 +126,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--peer", default=os.environ.get("HF2Q_LLAMA_BENCH"))
+    parser.add_argument("--program", default=os.environ.get("HF2Q_LLAMA_COMPLETION"))
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Weights left in the file (`load(later=True)`): one forward pass reads them there, with the results of repacked ones."""
+"""Weights left in the file (`load(later=True)`): one forward pass reads them there, as if they were repacked."""
 
 from pathlib import Path
 
