@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("numba")
+
 from hf2q.convert import convert
 from hf2q.serve.load import load
 from hf2q.testing import require_fixture

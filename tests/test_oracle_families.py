@@ -41,7 +41,7 @@ def case(request, checkpoint):
     pytest.importorskip({"cpu": "numba", "mlx": "mlx.core"}[request.param])
     name, path, oracle = checkpoint
     if request.param == "mlx" and name.startswith("qwen3_5"):
-        pytest.skip("test_oracle_qwen35 has this")
+        pytest.skip("test_oracle_qwen35 runs this checkpoint on MLX, logits and continuations")
     with hf2q.load(path, backend=request.param, exact=True) as model:
         yield name, model, oracle
 

@@ -27,6 +27,7 @@ from hf2q.backends.cpu.team import Team, Work
 from hf2q.backends.cpu.teamwork import ARRAYS
 from hf2q.backends.cpu.tiled import SPLIT, TILED_ROWS, to_bfloat16, to_bfloat16_pairs
 from hf2q.backends.cpu.units import UNIT_BYTES, UNITS_EACH, Job, Units, halved
+from hf2q.simd import LANES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -298,7 +299,7 @@ class Linear:
     def _few(self, matrix: Matrix, count: int) -> str:
         """The kernel for few rows that pass together, where the processor has registers for their sums; or ""."""
         if not matrix.quantized:
-            return "few_floats"
+            return "few_floats" if LANES >= 8 else ""  # with four lanes unpacking takes longest, and is done once
         name = f"few_rows_{next(few for few in FEW if few >= count)}"
         return name if name in leaves(matrix.qtype) and not self.exact else ""
 

@@ -115,7 +115,8 @@ for (int i = tid; i < 2 * DK + DV; i += THREADS) {
 def fits(d_k: int, d_v: int, taps: int) -> bool:
     """Whether the kernel exists here for heads of these sizes, and a convolution of so many inputs.
 
-    Larger heads would need more registers than a thread block has; such a launch computes nothing, without an error.
+    With larger heads (256, tried on an H200) the numbers are wrong and no error says so; presumably a thread block has
+    too few registers, and nothing is launched.
     """
     here = mx.default_device().type == mx.gpu and mx.cuda.is_available()
     return here and d_k % (8 * PARTS) == 0 and d_v % 32 == 0 and max(d_k, d_v) <= LARGEST and taps > 1
