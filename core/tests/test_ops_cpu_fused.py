@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from hf2q.backends.cpu.kernels.chain import Chain, Patch
+from hf2q.backends.cpu.kernels.pending import MOST, Pending
 from hf2q.backends.cpu.native import atomic_add, peek
 from hf2q.backends.cpu.ops import READ_ONLY, CpuOps
 from hf2q.backends.cpu.team import Work, Works
@@ -181,15 +182,69 @@ def test_delta_layers_token_by_token_and_in_batches(cpu, shape, values):
     for rows in (1, 400):
         out, states = cpu.delta_layer(x, weights, delta_states(shape[0], values=values))
         np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
-        for found, right in zip(states, after, strict=True):
-            for array, reference_array in zip(found, right, strict=True):
-                np.testing.assert_allclose(array, reference_array, rtol=1e-4, atol=1e-4)
+        same_states(cpu, states, after)
         cpu.linear(normal(rows, 64), weights.mixed)
     row = delta_states(shape[0], values=values)[-1:]
-    alone = [cpu.delta_layer(x[-1:, t : t + 1], weights, row)[0] for t in range(shape[1])]
+    alone = []
+    for t in range(shape[1]):
+        one, row = cpu.delta_layer(x[-1:, t : t + 1], weights, row)
+        alone.append(one)
     if shape[1] == 1:
         assert np.array_equal(alone[0], out[-1:])
     np.testing.assert_allclose(np.concatenate(alone, 1), out[-1:], rtol=1e-5, atol=1e-5)
+
+
+def same_states(cpu, states, wanted):
+    """Those of the cpu backend, with what still waits folded in, against those of the reference."""
+    Pending(cpu.team).settle(states)
+    for found, right in zip(states, wanted, strict=True):
+        for array, reference_array in zip(found[:2], right, strict=True):
+            np.testing.assert_allclose(array, reference_array, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 40])
+@pytest.mark.parametrize("keys", [32, 128])
+def test_updates_of_states_may_wait_for_any_number_of_tokens(cpu, batch, keys):
+    """One token at a time, several at once, and again: where updates wait, are folded in, and where none are kept."""
+    reference, weights = delta_weights(REF, keys=keys), delta_weights(cpu, keys=keys)
+    wanted_states, states = delta_states(batch, keys=keys), delta_states(batch, keys=keys)
+    for place, tokens in enumerate([1] * (MOST + 2) + [2, 1, 5, 60] + [1] * (2 * MOST + 1)):
+        x = normal(batch, tokens, 64, seed=place)
+        wanted, wanted_states = REF.delta_layer(x, reference, wanted_states)
+        out, states = cpu.delta_layer(x, weights, states)
+        np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
+    assert all(len(state) == 3 and state[2][0, 0] > 0 for state in states)
+    same_states(cpu, states, wanted_states)
+
+
+def test_rows_whose_updates_wait_for_different_numbers_of_tokens_are_as_alone(cpu):
+    weights = delta_weights(cpu)
+    rows = [[row] for row in delta_states(3)]
+    for row, ahead in enumerate((0, 3, MOST)):
+        for t in range(ahead):
+            _, rows[row] = cpu.delta_layer(normal(1, 1, 64, seed=t), weights, rows[row])
+    copies = [[tuple(map(np.copy, state)) for state in row] for row in rows]
+    together = [state for row in rows for state in row]
+    for t in range(MOST + 1):
+        x = normal(3, 1, 64, seed=100 + t)
+        out, together = cpu.delta_layer(x, weights, together)
+        for row in range(3):
+            alone, copies[row] = cpu.delta_layer(x[row : row + 1], weights, copies[row])
+            assert np.array_equal(alone, out[row : row + 1])
+
+
+def test_a_gate_that_forgets_everything_leaves_nothing_of_what_waits(cpu):
+    reference, weights = delta_weights(REF), delta_weights(cpu)
+    zero = np.full(4, -1e9, np.float32)  # e^decay then
+    forgetting = [w._replace(a=zero, conv=np.copy(w.conv)) for w in (reference, weights)]  # kernels know w by its conv
+    wanted_states, states = delta_states(1), delta_states(1)
+    for t in range(2 * MOST + 3):
+        theirs, ours = forgetting if t in (4, MOST, MOST + 5) else (reference, weights)
+        x = normal(1, 1, 64, seed=t)
+        wanted, wanted_states = REF.delta_layer(x, theirs, wanted_states)
+        out, states = cpu.delta_layer(x, ours, states)
+        np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
+    same_states(cpu, states, wanted_states)
 
 
 @pytest.mark.parametrize("shared", [False, True])

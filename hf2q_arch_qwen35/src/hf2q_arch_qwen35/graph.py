@@ -93,7 +93,7 @@ class GatedDeltaNet:
 
     def __call__(self, x: Array, rotation: Rotation, parts: Sequence[StateCache]) -> Array:
         """x (B, T, C), and to it what the layer makes of its norm. Positions are in the states, not in `rotation`."""
-        before = [(part.states[0], part.states[1]) if part.states else self._fresh() for part in parts]
+        before = [part.states or self._fresh() for part in parts]
         out, after = self.ops.delta_layer(x, self.weights, before)
         for part, states in zip(parts, after, strict=True):
             part.states = states

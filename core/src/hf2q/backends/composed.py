@@ -15,9 +15,9 @@ def delta_net(
     dt: Array,
     alpha: Array,
     beta: Array,
-    states: Sequence[tuple[Array, Array]],
+    states: Sequence[tuple[Array, ...]],
     eps: float,
-) -> tuple[Array, list[tuple[Array, Array]]]:
+) -> tuple[Array, list[tuple[Array, ...]]]:
     """See `hf2q.backends.ops.Ops.delta_net`."""
     batch, tokens, channels = x.shape
     heads, d_k, d_v = states[0][1].shape
@@ -34,8 +34,8 @@ def delta_net(
 
 
 def delta_layer(
-    ops: Ops, x: Array, weights: DeltaWeights, states: Sequence[tuple[Array, Array]]
-) -> tuple[Array, list[tuple[Array, Array]]]:
+    ops: Ops, x: Array, weights: DeltaWeights, states: Sequence[tuple[Array, ...]]
+) -> tuple[Array, list[tuple[Array, ...]]]:
     """See `hf2q.backends.ops.Ops.delta_layer`."""
     w = weights
     normal = ops.rms_norm(x, w.norm, w.eps)

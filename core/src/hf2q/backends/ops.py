@@ -17,7 +17,7 @@ A new family may add an op here, together with its plain form in `hf2q.backends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hf2q.types import Shape
@@ -111,6 +111,13 @@ class Ops(Protocol):
 
     def eval(self, *arrays: Array) -> None:
         """Compute what is pending for these arrays; afterwards any thread may use them."""
+        ...
+
+    def computed(self, x: Array, others: Iterable[Array]) -> NDArray[Any]:
+        """`eval` of x and `others`, then x as numpy. x is given up: what comes back may be its memory.
+
+        Backends that compute at once do not look at `others`, which for several long sequences are hundreds.
+        """
         ...
 
     def matrix(self, blocks: Bytes, codec: QuantCodec, shape: Shape) -> Matrix:
@@ -343,22 +350,23 @@ class Ops(Protocol):
         dt: Array,
         alpha: Array,
         beta: Array,
-        states: Sequence[tuple[Array, Array]],
+        states: Sequence[tuple[Array, ...]],
         eps: float,
-    ) -> tuple[Array, list[tuple[Array, Array]]]:
+    ) -> tuple[Array, list[tuple[Array, ...]]]:
         """A gated delta net's mixer, as one op because in decoding its parts cost more to start than to do.
 
         `conv1d_causal` of x (B, T, C) with `conv` (C, K), then `silu`, gives queries (G, Dk), keys (G, Dk) and values
         (H, Dv), one after the other. Both of the former get an `l2_norm` with eps, queries times Dk^-1/2 too. Then
         `gated_delta` with decay = a · softplus(alpha + dt) and sigmoid(beta); a and dt (H,), alpha and beta (B, T, H).
         For each row the states of both, (K - 1, C) and (H, Dk, Dv), which are taken over -> o (B, T, H, Dv) and states.
+        Behind these two a backend may keep arrays of its own, which it wants back.
         `hf2q.backends.composed` has it in other ops.
         """
         ...
 
     def delta_layer(
-        self, x: Array, weights: DeltaWeights, states: Sequence[tuple[Array, Array]]
-    ) -> tuple[Array, list[tuple[Array, Array]]]:
+        self, x: Array, weights: DeltaWeights, states: Sequence[tuple[Array, ...]]
+    ) -> tuple[Array, list[tuple[Array, ...]]]:
         """A layer with a gated delta net: x (B, T, C) and to it what the net makes of its norm; states as `delta_net`.
 
         Of n = rms_norm(x) four products; `delta_net` of the first; `gated_rms_norm` of that, head by head, with the

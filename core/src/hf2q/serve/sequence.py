@@ -99,8 +99,7 @@ class Sequence:
 
     def _computed(self, hidden: Array) -> Float32:
         logits = self._graph.head(hidden)
-        self._ops.eval(logits, *self._cache.arrays())
-        values: Float32 = self._ops.to_numpy(logits)[0]
+        values: Float32 = self._ops.computed(logits, self._cache.arrays())[0]
         return values
 
     def _batch(self, ids: TokenIds) -> NDArray[np.int32]:
@@ -132,6 +131,5 @@ def next_logits_together(sequences: Ids[Sequence], ids: TokenIds) -> Float32:
     else:
         hidden = graph.hidden(checked[:, None], caches)
     logits = graph.head(hidden)
-    ops.eval(logits, *(array for cache in caches for array in cache.arrays()))
-    values: Float32 = ops.to_numpy(logits)[:, 0]
+    values: Float32 = ops.computed(logits, (array for cache in caches for array in cache.arrays()))[:, 0]
     return values

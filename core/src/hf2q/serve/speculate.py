@@ -89,8 +89,7 @@ class SpeculativeSequence:
         waiting = [*self._again, *new]
         hidden = self._forward(waiting, guesses)
         logits = self._graph.head(hidden[:, len(waiting) - 1 :])
-        self._ops.eval(logits, *self._kept())
-        values: Float32 = self._ops.to_numpy(logits)[0]
+        values: Float32 = self._ops.computed(logits, self._kept())[0]
         self._ahead = [(token, values[1 + index]) for index, token in enumerate(guesses)]
         first: Float32 = values[0]
         return first

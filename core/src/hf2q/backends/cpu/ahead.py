@@ -11,7 +11,7 @@ from typing import Any
 from hf2q.simd.codegen import Built, call, define, i8, i32, i64, ir, types
 from hf2q.simd.machine import LANES, MACHINE
 
-NEAR, FAR = 4096, 16384
+NEAR, FAR = 4096, 8192
 """How far ahead, in bytes: into the first-level cache, and into the second."""
 
 

@@ -235,9 +235,9 @@ class CpuOps(ReferenceOps):
         dt: Any,
         alpha: Any,
         beta: Any,
-        states: Sequence[tuple[Any, Any]],
+        states: Sequence[tuple[Any, ...]],
         eps: float,
-    ) -> tuple[Any, list[tuple[Any, Any]]]:
+    ) -> tuple[Any, list[tuple[Any, ...]]]:
         if not self._delta_net.fits(x.shape[-1], states[0][1]):
             return super().delta_net(x, conv, a, dt, alpha, beta, states, eps)
         return self._delta_net(x, conv, a, dt, alpha, beta, states, eps)
@@ -247,7 +247,8 @@ class CpuOps(ReferenceOps):
 
     def delta_layer(self, x: Any, weights: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
         if not self._delta_layer.fits(x, weights, states[0][1]):
-            return super().delta_layer(x, weights, states)
+            waiting = self._delta_net.waiting(states) if x.shape[1] == 1 else states
+            return super().delta_layer(x, weights, waiting)
         return self._delta_layer(x, weights, states)
 
     def gated_ffn(self, x: Any, norm: Any, eps: float, gate: Any, up: Any, down: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -58,6 +58,10 @@ class MlxOps(Ops):
 
     def eval(self, *arrays: Any) -> None:
         mx.eval(*arrays)
+
+    def computed(self, x: Any, others: Iterable[Any]) -> NDArray[Any]:
+        mx.eval(x, *others)
+        return np.array(x)
 
     def matrix(self, blocks: Bytes, codec: QuantCodec, shape: Shape) -> Any:
         return matrix.from_blocks(blocks, codec, shape, self.threads)
@@ -239,9 +243,9 @@ class MlxOps(Ops):
         dt: Any,
         alpha: Any,
         beta: Any,
-        states: Sequence[tuple[Any, Any]],
+        states: Sequence[tuple[Any, ...]],
         eps: float,
-    ) -> tuple[Any, list[tuple[Any, Any]]]:
+    ) -> tuple[Any, list[tuple[Any, ...]]]:
         return layers.delta_net(x, conv, a, dt, alpha, beta, states, eps)
 
     def delta_layer(self, x: Any, weights: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +62,10 @@ class ReferenceOps(Ops):
 
     def eval(self, *arrays: Any) -> None:
         pass  # numpy computes at once
+
+    def computed(self, x: Any, others: Iterable[Any]) -> Numbers:
+        found: Numbers = x
+        return found
 
     def matrix(self, blocks: Bytes, codec: QuantCodec, shape: Shape) -> DenseMatrix:
         return DenseMatrix(codec.decode(blocks, threads=self.threads).reshape(shape))
@@ -276,9 +280,9 @@ class ReferenceOps(Ops):
         dt: Any,
         alpha: Any,
         beta: Any,
-        states: Sequence[tuple[Any, Any]],
+        states: Sequence[tuple[Any, ...]],
         eps: float,
-    ) -> tuple[Any, list[tuple[Any, Any]]]:
+    ) -> tuple[Any, list[tuple[Any, ...]]]:
         return composed.delta_net(self, x, conv, a, dt, alpha, beta, states, eps)
 
     def gated_rms_norm(self, x: Any, weight: Any, eps: float, gate: Any) -> Any:

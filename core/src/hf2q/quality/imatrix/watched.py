@@ -88,8 +88,8 @@ class Watched:
         return self._ops.grouped_linear(x, weight)
 
     def delta_layer(
-        self, x: Array, weights: DeltaWeights, states: Sequence[tuple[Array, Array]]
-    ) -> tuple[Array, list[tuple[Array, Array]]]:
+        self, x: Array, weights: DeltaWeights, states: Sequence[tuple[Array, ...]]
+    ) -> tuple[Array, list[tuple[Array, ...]]]:
         """As `Ops.delta_layer`, product by product."""
         return composed.delta_layer(cast("Ops", self), x, weights, states)
 

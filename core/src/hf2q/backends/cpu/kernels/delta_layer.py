@@ -11,7 +11,6 @@ import numpy as np
 from hf2q.backends.cpu.kernels import delta_net as d
 from hf2q.backends.cpu.kernels.chain import MOST_ROWS, Chain, Chains, Needs, Patch
 from hf2q.backends.cpu.kernels.elementwise import Elementwise
-from hf2q.backends.cpu.kernels.recurrent import own
 from hf2q.backends.cpu.kernels.rowwise import gated_rows, rms_rows, rows_work
 from hf2q.backends.cpu.memory import address
 from hf2q.backends.cpu.team import Team, Work
@@ -38,15 +37,15 @@ class DeltaLayer:
         """x (B, T, C) -> (B, T, C), states."""
         x = np.ascontiguousarray(x, np.float32)
         out = np.empty(x.shape, np.float32)
-        kept = [(own(conv), own(state)) for conv, state in states]
-        places, state = d.places_of(kept), kept[0][1].shape
+        kept, places = self._net.ready(x.shape, self._net.waiting(states) if x.shape[1] == 1 else states)
+        state, waiting = kept[0][1].shape, bool(places[0, 2])
         with self._linear.lock:
             key = x.shape, state, id(weights)
             chain = self._chains.of(
                 key,
                 self._linear,
                 lambda: self._needs(x.shape, weights, state),
-                lambda places: self._made(x.shape, weights, state, places),
+                lambda places: self._made(x.shape, weights, state, waiting, places),
             )
             chain.run(id(x), id(out), id(places))
             if self._linear.in_file:
@@ -62,7 +61,7 @@ class DeltaLayer:
         sizes = [rows * size for size in (columns, inner, inner, columns, products)]
         return Needs(rows, max(columns, inner), [*sizes, d.DeltaNet.room((batch, tokens, w.mixed.rows), state[0])])
 
-    def _made(self, shape: Shape, weights: Any, state: Shape, places: list[int]) -> Chain:
+    def _made(self, shape: Shape, weights: Any, state: Shape, waiting: bool, places: list[int]) -> Chain:
         w, (batch, tokens, columns) = weights, shape
         rows, (heads, _, values), channels = batch * tokens, state, w.mixed.rows
         matrices = w.mixed, w.gate, w.beta, w.alpha
@@ -71,7 +70,7 @@ class DeltaLayer:
         taps, gates = self._net.held(w.conv, w.a, w.dt)
         wide = self._linear.prepared((rows, columns), matrices)
         narrow = self._linear.prepared((rows, heads * values), (w.out,))
-        mixing = d.DeltaNet.work((batch, tokens, channels), w.conv.shape[1], state, w.l2_eps)
+        mixing = d.DeltaNet.work((batch, tokens, channels), w.conv.shape[1], state, w.l2_eps, waiting=waiting)
         add = Work(self._each.kernel("add"), (rows * columns, rows * columns), shared=False)
         stages = (
             (rows_work(rms_rows, rows, columns, w.eps), (normal, 0, address(w.norm))),

@@ -1,7 +1,7 @@
 """A gated delta net's mixer in one go: convolution, SiLU, norms, gates and the delta rule.
 
 Alone they are a dozen ops of a few microseconds, in every layer of every token. Two phases: channels of the
-convolution, beside the gates; then strips of states, as in `recurrent`.
+convolution, beside the gates; then strips of states, as in `recurrent`, or whole heads, as in `pending`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hf2q.backends.cpu.kernels import functions
-from hf2q.backends.cpu.kernels.recurrent import head_step, own, source, strip_step
+from hf2q.backends.cpu.kernels import functions, pending
+from hf2q.backends.cpu.kernels.pending import HEAD, MOST, VALUES, Pending, pending_step
+from hf2q.backends.cpu.kernels.recurrent import own, source, strip_step
 from hf2q.backends.cpu.kernels.rowwise import root, squares
 from hf2q.backends.cpu.native import peek
 from hf2q.backends.cpu.team import Team, Work, Works
@@ -32,7 +33,8 @@ MOST_KEYS = 16
 
 # arrays of a job, then sizes and bits of floats
 OUT, X, WEIGHT, ALPHA, BETA, ROOM, STATES, GATES = 0, 1, 2, 3, 4, 5, 6, 7
-BATCH, TOKENS, CHANNELS, TAPS, GROUPS, HEADS, KEYS, VALUES, EPS, SCALE = 8, 9, 10, 11, 12, 13, 14, 15, 16, 17
+BATCH, TOKENS, CHANNELS, TAPS, GROUPS, HEADS, KEYS, COLUMNS = 8, 9, 10, 11, 12, 13, 14, 15
+EPS, SCALE, WAITING = 16, 17, 18
 
 
 @inline
@@ -46,7 +48,7 @@ def convolve_strip(job: int, row: int, first: int, last: int) -> None:
     """Channels first to last of a row of the batch: y = SiLU(convolution) goes to the room; the state moves on."""
     tokens, taps, stride = peek(job, TOKENS), peek(job, TAPS), 4 * peek(job, CHANNELS)
     weight, inputs = peek(job, WEIGHT), peek(job, X) + row * tokens * stride
-    state = peek(peek(peek(job, STATES), 2 * row), DATA)
+    state = peek(peek(peek(job, STATES), 3 * row), DATA)
     results = peek(job, ROOM) + row * tokens * stride
     for t in range(tokens):
         for c in range(first, last, 16):
@@ -97,7 +99,7 @@ def normal(x: int, out: int, size: int, eps: float, scale: float) -> None:
 @kernel(INT, INT, INT)
 def mix(job: int, member: int, team: int) -> None:
     batch, tokens, channels = peek(job, BATCH), peek(job, TOKENS), peek(job, CHANNELS)
-    groups, heads, keys, values = peek(job, GROUPS), peek(job, HEADS), peek(job, KEYS), peek(job, VALUES)
+    groups, heads, keys, values = peek(job, GROUPS), peek(job, HEADS), peek(job, KEYS), peek(job, COLUMNS)
     room, gates = peek(job, ROOM), peek(job, ROOM) + 4 * batch * tokens * channels
     pieces = (channels + STRIP - 1) // STRIP
     unit = take(team, 0)
@@ -109,14 +111,15 @@ def mix(job: int, member: int, team: int) -> None:
             convolve_strip(job, row, piece * STRIP, min(piece * STRIP + STRIP, channels))
         unit = take(team, 0)
     barrier(team)
-    whole = tokens == 1 and values == 128
-    eps, scale, strips = one_at(job, 8 * EPS), one_at(job, 8 * SCALE), 1 if whole else values // 32
+    waiting = peek(job, WAITING)  # then one token, of `VALUES` columns
+    eps, scale, strips = one_at(job, 8 * EPS), one_at(job, 8 * SCALE), 1 if waiting else values // 32
     query, key = scratch(F, MOST_KEYS), scratch(F, MOST_KEYS)
     q, k = place(query), place(key)
     unit = take(team, 1)
     while unit < batch * heads * strips:
         row, h, strip = unit // (heads * strips), unit // strips % heads, unit % strips
-        s = peek(peek(peek(job, STATES), 2 * row + 1), DATA) + 4 * (h * keys * values + 32 * strip)
+        states = peek(job, STATES) + 24 * row
+        s = peek(peek(states, 1), DATA) + 4 * (h * keys * values + 32 * strip)
         for t in range(row * tokens, (row + 1) * tokens):
             x = room + 4 * channels * t
             normal(x + 4 * keys * (h % groups), q, keys, eps, scale)
@@ -124,8 +127,9 @@ def mix(job: int, member: int, team: int) -> None:
             v = x + 4 * (2 * keys * groups + values * h + 32 * strip)
             out = peek(job, OUT) + 4 * (values * (t * heads + h) + 32 * strip)
             gate = gates + 8 * (t * heads + h)
-            if whole:
-                head_step(s, keys, k, q, v, out, one_at(gate, 0), one_at(gate, 4))
+            if waiting:
+                wait = peek(peek(states, 2), DATA) + 4 * h * (HEAD + MOST * (keys + VALUES))
+                pending_step(s, wait, keys, k, q, v, out, one_at(gate, 0), one_at(gate, 4))
             else:
                 strip_step(s, 4 * values, keys, k, q, v, out, one_at(gate, 0), one_at(gate, 4))
         unit = take(team, 1)
@@ -137,6 +141,7 @@ class DeltaNet:
     def __init__(self, team: Team) -> None:
         self._team = team
         self._works = Works()
+        self._pending = Pending(team)
         self._held: dict[int, tuple[Any, Any, Any, Any, Any]] = {}
 
     @staticmethod
@@ -154,14 +159,32 @@ class DeltaNet:
         return found[3:]
 
     @staticmethod
-    def work(shape: Shape, taps: int, state: Shape, eps: float) -> Work:
-        """`mix` for x of that shape, so many taps, and states (H, Dk, Dv)."""
+    def work(shape: Shape, taps: int, state: Shape, eps: float, *, waiting: bool) -> Work:
+        """`mix` for x of that shape, so many taps, and states (H, Dk, Dv), with updates that wait or without."""
         batch, tokens, channels = shape
         heads, keys, values = state
         groups = (channels - heads * values) // (2 * keys)
         bits = (int(np.float32(number).view(np.uint32)) for number in (eps, keys**-0.5))
-        sizes = batch, tokens, channels, taps, groups, heads, keys, values, *bits
+        sizes = batch, tokens, channels, taps, groups, heads, keys, values, *bits, waiting
         return Work(mix, sizes, shared=batch * tokens * heads * keys * values > 1 << 16)
+
+    @staticmethod
+    def waiting(states: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """States (conv, S, what waits) for the next token, where `pending` can do them; others as they are."""
+        if not pending.fits(states[0][1]):
+            return list(states)
+        return [state if len(state) > 2 else (*state, pending.room(state[1])) for state in states]
+
+    def ready(self, shape: Shape, states: Sequence[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], Any]:
+        """States that `mix` can write to, for x of that shape, and the `id`s of their arrays (B, 3).
+
+        Updates wait only where all states have room for them and one token comes; others are whole afterwards.
+        """
+        kept = [tuple(map(own, state)) for state in states]
+        if shape[1] == 1 and all(len(state) > 2 for state in kept):
+            return kept, np.array([tuple(map(id, state)) for state in kept], np.int64)
+        self._pending.settle(kept)
+        return kept, np.array([(id(state[0]), id(state[1]), 0) for state in kept], np.int64)
 
     @staticmethod
     def room(shape: Shape, heads: int) -> int:
@@ -176,18 +199,13 @@ class DeltaNet:
         taps, gates = self.held(weight, a, dt)
         x = np.ascontiguousarray(x, np.float32)
         alpha, beta = np.ascontiguousarray(alpha, np.float32), np.ascontiguousarray(beta, np.float32)
-        kept = [(own(conv), own(state)) for conv, state in states]
-        shape = kept[0][1].shape
-        key = x.shape, weight.shape, shape, eps
+        kept, places = self.ready(x.shape, states)
+        shape, waiting = kept[0][1].shape, bool(places[0, 2])
+        key = x.shape, weight.shape, shape, eps, waiting
         work = self._works.get(key)
         if work is None:
-            work = self._works.keep(key, self.work(x.shape, weight.shape[1], shape, eps))
+            work = self._works.keep(key, self.work(x.shape, weight.shape[1], shape, eps, waiting=waiting))
         out = np.empty((*x.shape[:2], shape[0], shape[2]), np.float32)
-        room, places = np.empty(self.room(x.shape, shape[0]), np.float32), places_of(kept)
+        room = np.empty(self.room(x.shape, shape[0]), np.float32)
         self._team.apply(work, id(out), id(x), id(taps), id(alpha), id(beta), id(room), id(places), id(gates))
         return out, kept
-
-
-def places_of(states: Sequence[tuple[Any, Any]]) -> Any:
-    """The `id`s of the arrays, as `mix` wants them."""
-    return np.array([(id(conv), id(state)) for conv, state in states], np.int64)

@@ -7,16 +7,15 @@ strips of 32 columns: 16 KB for 128 keys, which stay in the first-level cache ov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from hf2q.backends.cpu.ahead import prefetch_far
 from hf2q.backends.cpu.kernels import functions
 from hf2q.backends.cpu.native import peek
 from hf2q.backends.cpu.team import Team, Work, Works
 from hf2q.backends.cpu.teamwork import DATA, take
-from hf2q.simd import F32, INT, Vector, fma, inline, kernel, load, prefetch, spread, store, total
+from hf2q.simd import F32, INT, fma, inline, kernel, load, prefetch, spread, store, total
 
 F, ONE = F32(16), F32(1)
 
@@ -24,8 +23,6 @@ STRIP = 256
 """Channels of a unit of the convolution."""
 AHEAD = 12
 """Rows of a state that are asked for early: a strip's rows are too far apart for the processor to guess."""
-HEAD_AHEAD = 4096
-"""How far ahead a state that is read in order is asked for, in bytes."""
 SMALL = 1 << 16
 """Multiplications that are not worth waking a team for."""
 
@@ -65,86 +62,6 @@ def strip_step(s: int, step: int, keys: int, k: int, q: int, v: int, out: int, g
         p += step
     store(out, 0, y)
     store(out, 64, z)
-
-
-Four: TypeAlias = tuple[Any, Any, Any, Any]
-
-
-@inline
-def gathered(p: int, at: int, w: Vector, sums: Four) -> Four:
-    """Sums of 64 columns, and with them a row of the state times a number."""
-    a, b, c, d = sums
-    return (
-        fma(load(F, p, at), w, a),
-        fma(load(F, p, at + 64), w, b),
-        fma(load(F, p, at + 128), w, c),
-        fma(load(F, p, at + 192), w, d),
-    )
-
-
-@inline
-def update(v: int, at: int, even: Four, odd: Four, gate: float, strength: float) -> Four:
-    """What 64 columns of the state change by, times the key: from the sums over its even and its odd rows."""
-    return (
-        (load(F, v, at) - (even[0] + odd[0]) * gate) * strength,
-        (load(F, v, at + 64) - (even[1] + odd[1]) * gate) * strength,
-        (load(F, v, at + 128) - (even[2] + odd[2]) * gate) * strength,
-        (load(F, v, at + 192) - (even[3] + odd[3]) * gate) * strength,
-    )
-
-
-@inline
-def moved(p: int, at: int, w: Vector, x: Vector, change: Four, gate: float, sums: Four) -> Four:
-    """Move 64 columns of a row of the state on, and take them, times x, into the sums."""
-    e = fma(change[0], w, load(F, p, at) * gate)
-    f = fma(change[1], w, load(F, p, at + 64) * gate)
-    g = fma(change[2], w, load(F, p, at + 128) * gate)
-    h = fma(change[3], w, load(F, p, at + 192) * gate)
-    store(p, at, e)
-    store(p, at + 64, f)
-    store(p, at + 128, g)
-    store(p, at + 192, h)
-    return fma(e, x, sums[0]), fma(f, x, sums[1]), fma(g, x, sums[2]), fma(h, x, sums[3])
-
-
-@inline
-def put_four(out: int, at: int, sums: Four) -> None:
-    store(out, at, sums[0])
-    store(out, at + 64, sums[1])
-    store(out, at + 128, sums[2])
-    store(out, at + 192, sums[3])
-
-
-@inline
-def zeros() -> Four:
-    return F(0), F(0), F(0), F(0)
-
-
-@inline
-def head_step(s: int, keys: int, k: int, q: int, v: int, out: int, gate: float, strength: float) -> None:
-    """`strip_step` for all 128 columns at once: the same numbers.
-
-    A state is read from memory in order, and written while it is in the second-level cache: what one token wants.
-    Strips want less time where they stay in the first level over several tokens.
-    """
-    a, b, c, d = zeros(), zeros(), zeros(), zeros()
-    p = s
-    for i in range(0, keys, 2):
-        w, x = spread(F, k, 4 * i), spread(F, k, 4 * i + 4)
-        for line in range(0, 1024, 64):
-            prefetch_far(p, HEAD_AHEAD + line)
-        a, b = gathered(p, 0, w, a), gathered(p, 256, w, b)
-        c, d = gathered(p, 512, x, c), gathered(p, 768, x, d)
-        p += 1024
-    a, b = update(v, 0, a, c, gate, strength), update(v, 256, b, d, gate, strength)
-    y, z = zeros(), zeros()
-    p = s
-    for i in range(keys):
-        w, x = spread(F, k, 4 * i), spread(F, q, 4 * i)
-        y, z = moved(p, 0, w, x, a, gate, y), moved(p, 256, w, x, b, gate, z)
-        p += 512
-    put_four(out, 0, y)
-    put_four(out, 256, z)
 
 
 @kernel(INT, INT, INT)
@@ -263,5 +180,4 @@ class Recurrent:
 
 def own(state: Any) -> Any:
     """The state itself where kernels can write to it."""
-    usable = state.flags.c_contiguous and state.flags.writeable
-    return state if usable else np.array(state, order="C")
+    return state if state.flags.carray else np.array(state, order="C")
