@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from hf2q.backends import media as images
 from hf2q.backends import rope
-from hf2q.backends.cache import Cache, KVCache, StateCache, append, layers
+from hf2q.backends.cache import Cache, KVCache, StateCache, layers
 from hf2q.backends.media import Media
-from hf2q.backends.ops import Array, DeltaWeights, Ops
+from hf2q.backends.ops import Array, AttentionWeights, DeltaWeights, Ops
 from hf2q.backends.weights import Weights
 from hf2q_arch_qwen35.hparams import Qwen35HParams
 
@@ -37,14 +37,22 @@ class FullAttention:
     """Gated grouped-query attention with a KV cache."""
 
     def __init__(self, h: Qwen35HParams, weights: Weights, ops: Ops, blk: str) -> None:
-        self.h, self.ops = h, ops
-        self.attn_norm = weights.array(f"{blk}.attn_norm.weight")
-        self.attn_q = weights.matrix(f"{blk}.attn_q.weight")
-        self.attn_k = weights.matrix(f"{blk}.attn_k.weight")
-        self.attn_v = weights.matrix(f"{blk}.attn_v.weight")
-        self.attn_q_norm = weights.array(f"{blk}.attn_q_norm.weight")
-        self.attn_k_norm = weights.array(f"{blk}.attn_k_norm.weight")
-        self.attn_output = weights.matrix(f"{blk}.attn_output.weight")
+        self.ops = ops
+        self.weights = AttentionWeights(
+            norm=weights.array(f"{blk}.attn_norm.weight"),
+            q=weights.matrix(f"{blk}.attn_q.weight"),
+            k=weights.matrix(f"{blk}.attn_k.weight"),
+            v=weights.matrix(f"{blk}.attn_v.weight"),
+            q_norm=weights.array(f"{blk}.attn_q_norm.weight"),
+            k_norm=weights.array(f"{blk}.attn_k_norm.weight"),
+            out=weights.matrix(f"{blk}.attn_output.weight"),
+            heads=h.n_head,
+            kv_heads=h.n_head_kv,
+            head_dim=h.head_dim,
+            gated=True,
+            scale=h.head_dim**-0.5,
+            eps=h.rms_eps,
+        )
 
     def new_cache(self) -> KVCache:
         """Keys and values."""
@@ -52,18 +60,7 @@ class FullAttention:
 
     def __call__(self, x: Array, rotation: Rotation, parts: Sequence[KVCache]) -> Array:
         """x (B, T, C), and to it what the layer makes of its norm."""
-        h, ops = self.h, self.ops
-        batch, tokens, _ = x.shape
-        normal = ops.rms_norm(x, self.attn_norm, h.rms_eps)
-        both, k, v = ops.linears(normal, (self.attn_q, self.attn_k, self.attn_v))
-        both = both.reshape(batch, tokens, h.n_head, 2 * h.head_dim)  # (B,T,H,2D): query | gate
-        q, gate = both[..., : h.head_dim], both[..., h.head_dim :]
-        k = k.reshape(batch, tokens, h.n_head_kv, h.head_dim)  # (B,T,G,D)
-        v = v.reshape(batch, tokens, h.n_head_kv, h.head_dim)  # (B,T,G,D)
-        q = ops.rope(ops.rms_norm(q, self.attn_q_norm, h.rms_eps), *rotation)
-        k = ops.rope(ops.rms_norm(k, self.attn_k_norm, h.rms_eps), *rotation)
-        out = ops.attention(q, *append(parts, k, v), h.head_dim**-0.5) * ops.sigmoid(gate)  # (B,T,H,D)
-        return x + ops.linear(out.reshape(batch, tokens, h.n_head * h.head_dim), self.attn_output)
+        return self.ops.attention_layer(x, self.weights, rotation, parts)
 
 
 class GatedDeltaNet:

@@ -102,16 +102,30 @@ class KVCache:
         self.length += keys.shape[0]
         return self._keys[:, :end], self._values[:, :end]
 
+    def reserve(self, tokens: int, each: tuple[int, int]) -> tuple[Array, Array, int]:
+        """The buffers of keys and values, with room for so many tokens more of shape (G, D), and where to put them.
+
+        For a backend that writes into buffers itself. They are in when `length` says so, which it then adds to.
+        """
+        self._drop()
+        start = self.length - self.first
+        self._keys = self._with_room(self._keys, each, start, start + tokens)
+        self._values = self._with_room(self._values, each, start, start + tokens)
+        return self._keys, self._values, start
+
     def _put(self, buffer: Array | None, new: Array, start: int, end: int) -> Array:
+        _, heads, size = new.shape
+        return self._ops.write(self._with_room(buffer, (heads, size), start, end), new, start)
+
+    def _with_room(self, buffer: Array | None, each: tuple[int, int], start: int, end: int) -> Array:
         room = buffer.shape[1] if buffer is not None else 0
-        if buffer is None or end > room:
-            room = _grown(room, end)
-            _, heads, size = new.shape
-            grown = self._ops.zeros((heads, room, size))
-            if buffer is not None and start:
-                grown = self._ops.write(grown, buffer[:, :start].transpose(1, 0, 2), 0)
-            buffer = grown
-        return self._ops.write(buffer, new, start)
+        if buffer is not None and end <= room:
+            return buffer
+        heads, size = each
+        grown = self._ops.zeros((heads, _grown(room, end), size))
+        if buffer is not None and start:
+            grown = self._ops.write(grown, buffer[:, :start].transpose(1, 0, 2), 0)
+        return grown
 
     def _drop(self) -> None:
         """Move what the window still needs to the front, once that is the smaller part."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hf2q.backends.ops import Array, DeltaWeights, Matrix, Ops
+from hf2q.backends.cache import KVCache, append
+from hf2q.backends.ops import Array, AttentionWeights, DeltaWeights, Matrix, Ops
 
 
 def delta_net(
@@ -43,6 +44,24 @@ def delta_layer(
     out, after = ops.delta_net(mixed, w.conv, w.a, w.dt, alpha, beta, states, w.l2_eps)  # (B,T,H,Dv)
     out = ops.gated_rms_norm(out, w.head_norm, w.eps, gate.reshape(*out.shape))
     return x + ops.linear(out.reshape(*gate.shape), w.out), after
+
+
+def attention_layer(
+    ops: Ops, x: Array, weights: AttentionWeights, rotation: tuple[Array, Array], parts: Sequence[KVCache]
+) -> Array:
+    """See `hf2q.backends.ops.Ops.attention_layer`."""
+    w, (batch, tokens, _) = weights, x.shape
+    both, k, v = ops.linears(ops.rms_norm(x, w.norm, w.eps), (w.q, w.k, w.v))
+    q = both.reshape(batch, tokens, w.heads, both.shape[-1] // w.heads)  # (B,T,H,D) or (B,T,H,2D): query | gate
+    k = k.reshape(batch, tokens, w.kv_heads, w.head_dim)  # (B,T,G,D)
+    v = v.reshape(batch, tokens, w.kv_heads, w.head_dim)  # (B,T,G,D)
+    gate = q[..., w.head_dim :] if w.gated else None
+    q = ops.rope(ops.rms_norm(q[..., : w.head_dim], w.q_norm, w.eps), *rotation)
+    k = ops.rope(ops.rms_norm(k, w.k_norm, w.eps), *rotation)
+    out = ops.attention(q, *append(parts, k, v), w.scale)  # (B,T,H,D)
+    if gate is not None:
+        out = out * ops.sigmoid(gate)
+    return x + ops.linear(out.reshape(batch, tokens, w.heads * w.head_dim), w.out)
 
 
 def gated_ffn(ops: Ops, x: Array, norm: Array, eps: float, gate: Matrix, up: Matrix, down: Matrix) -> Array:

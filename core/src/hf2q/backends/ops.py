@@ -25,6 +25,7 @@ from hf2q.types import Shape
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hf2q.backends.cache import KVCache
     from hf2q.codec import QuantCodec
     from hf2q.types import Bytes
 
@@ -80,6 +81,28 @@ class DeltaWeights(NamedTuple):
     out: Matrix
     eps: float
     l2_eps: float
+
+
+class AttentionWeights(NamedTuple):
+    """What a layer with attention has: see `Ops.attention_layer`.
+
+    Arrays: norm (C,), q_norm and k_norm (D,). Matrices: q (H · D, C), or with `gated` (H · 2 D, C), where the gate of
+    each head follows its query; k and v (G · D, C), out (C, H · D). `eps` belongs to all norms.
+    """
+
+    norm: Array
+    q: Matrix
+    k: Matrix
+    v: Matrix
+    q_norm: Array
+    k_norm: Array
+    out: Matrix
+    heads: int
+    kv_heads: int
+    head_dim: int
+    gated: bool
+    scale: float
+    eps: float
 
 
 class Ops(Protocol):
@@ -371,6 +394,17 @@ class Ops(Protocol):
 
         Of n = rms_norm(x) four products; `delta_net` of the first; `gated_rms_norm` of that, head by head, with the
         second; and the last product. `weights` is kept by whoever calls, as long as the model.
+        """
+        ...
+
+    def attention_layer(
+        self, x: Array, weights: AttentionWeights, rotation: tuple[Array, Array], parts: Sequence[KVCache]
+    ) -> Array:
+        """A layer with causal attention: x (B, T, C) and to it what attention makes of its norm; a cache for each row.
+
+        Of n = rms_norm(x) three products. Queries and keys get an `rms_norm`, head by head, and `rope` with the cosines
+        and sines (B, T, R) of `rotation`; keys and values go into the caches; `attention` to all that they hold, times
+        sigmoid(gate) where there is one; and the last product. `weights` is kept by whoever calls, like those above.
         """
         ...
 

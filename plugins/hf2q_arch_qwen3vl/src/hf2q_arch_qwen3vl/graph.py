@@ -16,54 +16,27 @@ from numpy.typing import NDArray
 
 from hf2q.backends import media as images
 from hf2q.backends import rope
-from hf2q.backends.cache import Cache, KVCache, append, layers
+from hf2q.backends.cache import Cache, KVCache, layers
 from hf2q.backends.media import Media
-from hf2q.backends.ops import Array, Ops
+from hf2q.backends.ops import Array, AttentionWeights, Ops
 from hf2q.backends.weights import Weights
 from hf2q_arch_qwen3vl.hparams import Qwen3VLHParams
 
 Rotation = tuple[Array, Array]
 
 
-class Attention:
-    """Grouped-query attention with a KV cache."""
-
-    def __init__(self, h: Qwen3VLHParams, weights: Weights, ops: Ops, blk: str) -> None:
-        self.h, self.ops = h, ops
-        self.attn_q = weights.matrix(f"{blk}.attn_q.weight")
-        self.attn_k = weights.matrix(f"{blk}.attn_k.weight")
-        self.attn_v = weights.matrix(f"{blk}.attn_v.weight")
-        self.attn_q_norm = weights.array(f"{blk}.attn_q_norm.weight")
-        self.attn_k_norm = weights.array(f"{blk}.attn_k_norm.weight")
-        self.attn_output = weights.matrix(f"{blk}.attn_output.weight")
-
-    def __call__(self, x: Array, rotation: Rotation, parts: Sequence[KVCache]) -> Array:
-        """x (B, T, C) -> (B, T, C)."""
-        h, ops = self.h, self.ops
-        batch, tokens, _ = x.shape
-        q, k, v = ops.linears(x, (self.attn_q, self.attn_k, self.attn_v))
-        q = q.reshape(batch, tokens, h.n_head, h.head_dim)  # (B,T,H,D)
-        k = k.reshape(batch, tokens, h.n_head_kv, h.head_dim)  # (B,T,G,D)
-        v = v.reshape(batch, tokens, h.n_head_kv, h.head_dim)  # (B,T,G,D)
-        q = ops.rope(ops.rms_norm(q, self.attn_q_norm, h.rms_eps), *rotation)
-        k = ops.rope(ops.rms_norm(k, self.attn_k_norm, h.rms_eps), *rotation)
-        out = ops.attention(q, *append(parts, k, v), h.head_dim**-0.5)  # (B,T,H,D)
-        return ops.linear(out.reshape(batch, tokens, h.n_head * h.head_dim), self.attn_output)
-
-
 class DenseFFN:
     """SwiGLU."""
 
     def __init__(self, h: Qwen3VLHParams, weights: Weights, ops: Ops, blk: str) -> None:
-        self.ops = ops
+        self.h, self.ops = h, ops
         self.ffn_gate = weights.matrix(f"{blk}.ffn_gate.weight")
         self.ffn_up = weights.matrix(f"{blk}.ffn_up.weight")
         self.ffn_down = weights.matrix(f"{blk}.ffn_down.weight")
 
-    def __call__(self, x: Array) -> Array:
-        """x (B, T, C) -> (B, T, C)."""
-        ops = self.ops
-        return ops.linear(ops.swiglu(*ops.linears(x, (self.ffn_gate, self.ffn_up))), self.ffn_down)
+    def __call__(self, x: Array, norm: Array) -> Array:
+        """x (B, T, C), and to it what the layer makes of its norm."""
+        return self.ops.gated_ffn(x, norm, self.h.rms_eps, self.ffn_gate, self.ffn_up, self.ffn_down)
 
 
 class MoEFFN:
@@ -76,13 +49,14 @@ class MoEFFN:
         self.ffn_up_exps = weights.matrix(f"{blk}.ffn_up_exps.weight")
         self.ffn_down_exps = weights.matrix(f"{blk}.ffn_down_exps.weight")
 
-    def __call__(self, x: Array) -> Array:
-        """x (B, T, C) -> (B, T, C)."""
-        ops = self.ops
+    def __call__(self, x: Array, norm: Array) -> Array:
+        """x (B, T, C), and to it what the layer makes of its norm."""
+        ops, before = self.ops, x
+        x = ops.rms_norm(x, norm, self.h.rms_eps)
         # probabilities over all experts, then the chosen ones scaled to a sum of 1
         chosen, experts = ops.top_k(ops.softmax(ops.linear(x, self.ffn_gate_inp)), self.h.n_expert_used)  # (B,T,K)
         gate_up = (self.ffn_gate_exps, self.ffn_up_exps)
-        return ops.moe(x, experts, chosen / ops.sum(chosen), gate_up, self.ffn_down_exps, ops.swiglu)
+        return before + ops.moe(x, experts, chosen / ops.sum(chosen), gate_up, self.ffn_down_exps, ops.swiglu)
 
 
 class Block:
@@ -90,17 +64,28 @@ class Block:
 
     def __init__(self, h: Qwen3VLHParams, weights: Weights, ops: Ops, i: int) -> None:
         blk = f"blk.{i}"
-        self.h, self.ops = h, ops
-        self.attn_norm = weights.array(f"{blk}.attn_norm.weight")
-        self.attention = Attention(h, weights, ops, blk)
+        self.ops = ops
+        self.attention = AttentionWeights(
+            norm=weights.array(f"{blk}.attn_norm.weight"),
+            q=weights.matrix(f"{blk}.attn_q.weight"),
+            k=weights.matrix(f"{blk}.attn_k.weight"),
+            v=weights.matrix(f"{blk}.attn_v.weight"),
+            q_norm=weights.array(f"{blk}.attn_q_norm.weight"),
+            k_norm=weights.array(f"{blk}.attn_k_norm.weight"),
+            out=weights.matrix(f"{blk}.attn_output.weight"),
+            heads=h.n_head,
+            kv_heads=h.n_head_kv,
+            head_dim=h.head_dim,
+            gated=False,
+            scale=h.head_dim**-0.5,
+            eps=h.rms_eps,
+        )
         self.ffn_norm = weights.array(f"{blk}.ffn_norm.weight")
         self.ffn = (MoEFFN if h.n_expert else DenseFFN)(h, weights, ops, blk)
 
     def __call__(self, x: Array, rotation: Rotation, parts: Sequence[KVCache]) -> Array:
         """x (B, T, C) -> (B, T, C)."""
-        ops, eps = self.ops, self.h.rms_eps
-        x = x + self.attention(ops.rms_norm(x, self.attn_norm, eps), rotation, parts)
-        return x + self.ffn(ops.rms_norm(x, self.ffn_norm, eps))
+        return self.ffn(self.ops.attention_layer(x, self.attention, rotation, parts), self.ffn_norm)
 
 
 class Qwen3VLGraph:

@@ -14,6 +14,7 @@ import numpy as np
 
 from hf2q.backends.cpu.isa import isa
 from hf2q.backends.cpu.kernels.attend import Attention
+from hf2q.backends.cpu.kernels.attention_layer import AttentionLayer
 from hf2q.backends.cpu.kernels.chain import MOST_ROWS
 from hf2q.backends.cpu.kernels.choose import MOST_BEST, Choose
 from hf2q.backends.cpu.kernels.delta_layer import DeltaLayer
@@ -57,6 +58,7 @@ class CpuOps(ReferenceOps):
         self._choose = Choose(self.team)
         self._ffn = GatedFFN(self.team, self._linear, self._each)
         self._delta_layer = DeltaLayer(self.team, self._linear, self._delta_net, self._each)
+        self._attention_layer = AttentionLayer(self.team, self._linear, self._each)
         self._states = Arena(1 << 24)
         self._taking = threading.Lock()
         self._attention = Attention(self.team)
@@ -244,6 +246,11 @@ class CpuOps(ReferenceOps):
 
     def gated_rms_norm(self, x: Any, weight: Any, eps: float, gate: Any) -> Any:
         return self._rows.norm(gated_rows, x, weight, np.ascontiguousarray(gate, np.float32), eps)
+
+    def attention_layer(self, x: Any, weights: Any, rotation: tuple[Any, Any], parts: Sequence[Any]) -> Any:
+        if not AttentionLayer.fits(x, weights):
+            return super().attention_layer(x, weights, rotation, parts)
+        return self._attention_layer(x, weights, rotation, parts)
 
     def delta_layer(self, x: Any, weights: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
         if not self._delta_layer.fits(x, weights, states[0][1]):

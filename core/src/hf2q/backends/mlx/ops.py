@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from hf2q.backends import composed
 from hf2q.backends.memory import available_memory
 from hf2q.backends.mlx import layers, matrix
 from hf2q.backends.mlx.compiled import Compiled, few
@@ -247,6 +248,9 @@ class MlxOps(Ops):
         eps: float,
     ) -> tuple[Any, list[tuple[Any, ...]]]:
         return layers.delta_net(x, conv, a, dt, alpha, beta, states, eps)
+
+    def attention_layer(self, x: Any, weights: Any, rotation: tuple[Any, Any], parts: Sequence[Any]) -> Any:
+        return composed.attention_layer(self, x, weights, rotation, parts)
 
     def delta_layer(self, x: Any, weights: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
         arguments = (x, parts_of(weights), list(states))

@@ -288,6 +288,9 @@ class ReferenceOps(Ops):
     def gated_rms_norm(self, x: Any, weight: Any, eps: float, gate: Any) -> Any:
         return self.rms_norm(x, weight, eps) * self.silu(gate)
 
+    def attention_layer(self, x: Any, weights: Any, rotation: tuple[Any, Any], parts: Sequence[Any]) -> Any:
+        return composed.attention_layer(self, x, weights, rotation, parts)
+
     def delta_layer(self, x: Any, weights: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
         return composed.delta_layer(self, x, weights, states)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hf2q.backends import composed
-from hf2q.backends.ops import Array, DeltaWeights, Matrix, Ops
+from hf2q.backends.ops import Array, AttentionWeights, DeltaWeights, Matrix, Ops
 from hf2q.backends.weights import Source, Weights
 from hf2q.errors import QualityError
 from hf2q.quality.imatrix.sums import Sums
@@ -20,6 +20,7 @@ from hf2q.quality.imatrix.sums import Sums
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hf2q.backends.cache import KVCache
     from hf2q.codec import QuantCodec
     from hf2q.types import Float32
 
@@ -92,6 +93,12 @@ class Watched:
     ) -> tuple[Array, list[tuple[Array, ...]]]:
         """As `Ops.delta_layer`, product by product."""
         return composed.delta_layer(cast("Ops", self), x, weights, states)
+
+    def attention_layer(
+        self, x: Array, weights: AttentionWeights, rotation: tuple[Array, Array], parts: Sequence[KVCache]
+    ) -> Array:
+        """As `Ops.attention_layer`, product by product."""
+        return composed.attention_layer(cast("Ops", self), x, weights, rotation, parts)
 
     def gated_ffn(self, x: Array, norm: Array, eps: float, gate: Matrix, up: Matrix, down: Matrix) -> Array:
         """As `Ops.gated_ffn`, product by product."""

@@ -186,6 +186,28 @@ def attend(job: int, member: int, team: int) -> None:
         unit = take(team, 0)
 
 
+def bits(number: float) -> int:
+    """Those of a float32, as jobs have them."""
+    return int(np.float32(number).view(np.uint32))
+
+
+def sizes(
+    batch: int,
+    tokens: int,
+    heads: int,
+    groups: int,
+    size: int,
+    values: int,
+    scale: float,
+    *,
+    causal: bool = True,
+    window: int = 0,
+) -> tuple[int, ...]:
+    """What stands behind the arrays of a job of `attend`."""
+    each = min(tokens, max(1, MOST_ROWS // (heads // groups)))
+    return batch, tokens, heads, groups, size, values, int(causal), window, each, bits(scale)
+
+
 class Attention:
     """`attend` on arrays."""
 
@@ -230,10 +252,8 @@ class Attention:
         key = q.shape, groups, width, scale, causal, window, shared
         work = self._works.get(key)
         if work is None:
-            each = min(tokens, max(1, MOST_ROWS // (heads // groups)))
-            bits = int(np.float32(scale).view(np.uint32))
-            sizes = batch, tokens, heads, groups, size, width, int(causal), window, each, bits
-            work = self._works.keep(key, Work(attend, sizes, shared=shared))
+            of = sizes(batch, tokens, heads, groups, size, width, scale, causal=causal, window=window)
+            work = self._works.keep(key, Work(attend, of, shared=shared))
         self._team.apply(work, id(out), id(q), id(rows), 0 if sinks is None else id(sinks))
         return out
 
