@@ -108,7 +108,7 @@ class AttentionLayer:
         w, tokens = weights, x.shape[1]
         x, cos, sin = (np.ascontiguousarray(array, np.float32) for array in (x, *rotation))
         out = np.empty(x.shape, np.float32)
-        rooms = [part.reserve(tokens, (w.kv_heads, w.head_dim)) for part in parts]
+        rooms: list[tuple[Any, Any, int]] = [part.reserve(tokens, (w.kv_heads, w.head_dim)) for part in parts]
         rows = np.array(
             [(id(k), k.strides[0], id(v), v.strides[0], start + tokens, 0) for k, v, start in rooms], np.int64
         )
