@@ -17,7 +17,7 @@ from hf2q.backends.cpu.kernels.recurrent import own, source, strip_step
 from hf2q.backends.cpu.kernels.rowwise import root, squares
 from hf2q.backends.cpu.native import peek
 from hf2q.backends.cpu.team import Team, Work, Works
-from hf2q.backends.cpu.teamwork import DATA, barrier, take
+from hf2q.backends.cpu.teamwork import DATA, MEMBERS, barrier, take
 from hf2q.backends.cpu.tiles import place
 from hf2q.simd import F32, INT, fma, inline, kernel, load, scratch, store, total
 
@@ -28,6 +28,8 @@ F, ONE = F32(16), F32(1)
 
 STRIP = 256
 """Channels of a unit of the convolution, whole vectors of sixteen."""
+SIDE = 4
+"""Heads of a unit where updates wait: their states lie one after the other, and are asked for ahead."""
 MOST_KEYS = 16
 """The largest Dk, in vectors."""
 
@@ -115,7 +117,8 @@ def mix(job: int, member: int, team: int) -> None:
     eps, scale, strips = one_at(job, 8 * EPS), one_at(job, 8 * SCALE), 1 if waiting else values // 32
     query, key = scratch(F, MOST_KEYS), scratch(F, MOST_KEYS)
     q, k = place(query), place(key)
-    unit = take(team, 1)
+    together = SIDE if waiting and batch * heads >= 2 * SIDE * peek(team, MEMBERS) else 1
+    unit, left = take(team, 1) * together, together
     while unit < batch * heads * strips:
         row, h, strip = unit // (heads * strips), unit // strips % heads, unit % strips
         states = peek(job, STATES) + 24 * row
@@ -132,7 +135,9 @@ def mix(job: int, member: int, team: int) -> None:
                 pending_step(s, wait, keys, k, q, v, out, one_at(gate, 0), one_at(gate, 4))
             else:
                 strip_step(s, 4 * values, keys, k, q, v, out, one_at(gate, 0), one_at(gate, 4))
-        unit = take(team, 1)
+        unit, left = unit + 1, left - 1
+        if left == 0:
+            unit, left = take(team, 1) * together, together
 
 
 class DeltaNet:
