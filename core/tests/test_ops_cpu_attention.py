@@ -77,7 +77,7 @@ def fed(ops, weights, pieces, turned, layer):
 @pytest.mark.parametrize("turned", [8, 3])
 def test_a_chain_is_its_parts(cpu, sizes, gated, turned):
     """Also across a room that grows (of 256 tokens), and where there are too many tokens for a chain."""
-    pieces = [1, 1, 5, 16, 1, 40, 200, 1, 1, 2]
+    pieces = [1, 1, 5, 16, 1, 40, 200, 1, 64, 1, 2]
     names = dict(zip(("heads", "groups", "size"), sizes, strict=True))
     weights = weights_of(cpu, gated=gated, **names)
 

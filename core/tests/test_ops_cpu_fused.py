@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
+from hf2q.backends import composed
 from hf2q.backends.cpu.kernels.chain import Chain, Patch
 from hf2q.backends.cpu.kernels.pending import MOST, Pending
 from hf2q.backends.cpu.native import atomic_add, peek
@@ -320,3 +321,17 @@ def test_prepared_work_is_forgotten_when_there_is_too_much():
         works.keep(number, Work(fail, (), shared=False))
     assert len(works) < 4097
     assert 4999 in works
+
+
+@pytest.mark.parametrize("shape", [(1, 128), (1, 300), (2, 64), (3, 100), (130, 1), (1, 161)])
+def test_layers_of_many_tokens_go_through_in_slices(cpu, shape):
+    """Whole ones through chains of kernels, the rest op by op: the same as all at once, and as each row alone."""
+    x, weights, norm = normal(*shape, 64, seed=3), delta_weights(cpu), normal(64)
+    out, states = cpu.delta_layer(x, weights, delta_states(shape[0]))
+    wanted, after = composed.delta_layer(cpu, x, weights, delta_states(shape[0]))
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
+    same_states(cpu, states, after)
+    ffn = [matrix(cpu, 0.1 * normal(*part, seed=k)) for k, part in enumerate([(96, 64), (96, 64), (64, 96)])]
+    whole = cpu.gated_ffn(x, norm, 1e-6, *ffn)
+    assert np.array_equal(whole, composed.gated_ffn(cpu, x, norm, 1e-6, *ffn))
+    assert np.array_equal(whole[-1:, -1:], cpu.gated_ffn(x[-1:, -1:], norm, 1e-6, *ffn))

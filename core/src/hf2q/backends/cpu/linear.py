@@ -273,8 +273,13 @@ class Linear:
         self._quantize(job.work.words, matrices, tiled=tiled)
         return job
 
+    @property
+    def tiles(self) -> bool:
+        """Whether products of many rows go through tiles, which want all that there are."""
+        return not self.exact and multiplies_tiles()
+
     def _tiled(self, rows: int) -> bool:
-        return rows >= TILED_FROM and not self.exact and multiplies_tiles()
+        return rows >= TILED_FROM and self.tiles
 
     def _quantize(self, words: Index, matrices: tuple[Matrix, ...], *, tiled: bool = False) -> None:
         """Let a job prepare its activations, if a matrix wants that."""

@@ -15,7 +15,7 @@ import numpy as np
 from hf2q.backends.cpu.isa import isa
 from hf2q.backends.cpu.kernels.attend import Attention
 from hf2q.backends.cpu.kernels.attention_layer import AttentionLayer
-from hf2q.backends.cpu.kernels.chain import MOST_ROWS
+from hf2q.backends.cpu.kernels.chain import chained, slices
 from hf2q.backends.cpu.kernels.choose import MOST_BEST, Choose
 from hf2q.backends.cpu.kernels.delta_layer import DeltaLayer
 from hf2q.backends.cpu.kernels.delta_net import DeltaNet
@@ -248,20 +248,41 @@ class CpuOps(ReferenceOps):
         return self._rows.norm(gated_rows, x, weight, np.ascontiguousarray(gate, np.float32), eps)
 
     def attention_layer(self, x: Any, weights: Any, rotation: tuple[Any, Any], parts: Sequence[Any]) -> Any:
-        if not AttentionLayer.fits(x, weights):
-            return super().attention_layer(x, weights, rotation, parts)
-        return self._attention_layer(x, weights, rotation, parts)
+        outs = []
+        for piece in self._slices(x):
+            part, turns = x[:, piece], (rotation[0][:, piece], rotation[1][:, piece])
+            layer = self._attention_layer if AttentionLayer.fits(part, weights) else super().attention_layer
+            outs.append(layer(part, weights, turns, parts))
+        return joined(outs)
 
     def delta_layer(self, x: Any, weights: Any, states: Sequence[Any]) -> tuple[Any, list[Any]]:
-        if not self._delta_layer.fits(x, weights, states[0][1]):
-            waiting = self._delta_net.waiting(states) if x.shape[1] == 1 else states
-            return super().delta_layer(x, weights, waiting)
-        return self._delta_layer(x, weights, states)
+        outs, after = [], list(states)
+        for piece in self._slices(x):
+            part = x[:, piece]
+            if self._delta_layer.fits(part, weights, after[0][1]):
+                out, after = self._delta_layer(part, weights, after)
+            else:
+                after = self._delta_net.waiting(after) if part.shape[1] == 1 else after
+                out, after = super().delta_layer(part, weights, after)
+            outs.append(out)
+        return joined(outs), after
 
     def gated_ffn(self, x: Any, norm: Any, eps: float, gate: Any, up: Any, down: Any) -> Any:
-        if math.prod(x.shape[:-1]) > MOST_ROWS:
-            return super().gated_ffn(x, norm, eps, gate, up, down)
-        return self._ffn(x, norm, eps, gate, up, down)
+        flat, outs = x.reshape(1, -1, x.shape[-1]), []  # no token knows of another here
+        for piece in self._slices(flat):
+            part = flat[:, piece]
+            layer = self._ffn if chained(part.shape[1]) else super().gated_ffn
+            outs.append(layer(part, norm, eps, gate, up, down))
+        return joined(outs).reshape(x.shape)
+
+    def _slices(self, x: Any) -> list[slice]:
+        """Which tokens of x (B, T, C) go through a layer together."""
+        return [slice(0, x.shape[1])] if self._linear.tiles else slices(x.shape[0], x.shape[1])
+
+
+def joined(outs: list[Any]) -> Any:
+    """What a layer gave for slices of the tokens (B, T, C)."""
+    return outs[0] if len(outs) == 1 else np.concatenate(outs, 1)
 
 
 _F32 = QuantCodec(

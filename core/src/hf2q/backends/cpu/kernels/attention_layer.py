@@ -14,7 +14,7 @@ import numpy as np
 
 from hf2q.backends.cpu.kernels import attend as a
 from hf2q.backends.cpu.kernels import functions
-from hf2q.backends.cpu.kernels.chain import MOST_ROWS, Chain, Chains, Needs, Patch
+from hf2q.backends.cpu.kernels.chain import Chain, Chains, Needs, Patch, chained
 from hf2q.backends.cpu.kernels.elementwise import Elementwise
 from hf2q.backends.cpu.kernels.rowwise import copied, put_row, rms_rows, root, rows_work, squares, turn
 from hf2q.backends.cpu.memory import address
@@ -91,7 +91,7 @@ def open_gates(job: int, member: int, team: int) -> None:
 
 
 class AttentionLayer:
-    """`hf2q.backends.ops.Ops.attention_layer` for up to `MOST_ROWS` tokens."""
+    """`hf2q.backends.ops.Ops.attention_layer` for numbers of tokens that are `chained`."""
 
     def __init__(self, team: Team, linear: Linear, each: Elementwise) -> None:
         self._team, self._linear, self._each = team, linear, each
@@ -101,7 +101,7 @@ class AttentionLayer:
     def fits(x: Any, weights: AttentionWeights) -> bool:
         """Whether the chain can do it: x (B, T, C)."""
         size, share = weights.head_dim, weights.heads // weights.kv_heads
-        return math.prod(x.shape[:2]) <= MOST_ROWS and size % 16 == 0 and size <= a.MOST_SIZE and share <= a.MOST_ROWS
+        return chained(math.prod(x.shape[:2])) and size % 16 == 0 and size <= a.MOST_SIZE and share <= a.MOST_ROWS
 
     def __call__(self, x: Any, weights: AttentionWeights, rotation: tuple[Any, Any], parts: Sequence[KVCache]) -> Any:
         """x (B, T, C) -> (B, T, C)."""
@@ -146,7 +146,7 @@ class AttentionLayer:
         attention = Work(
             a.attend, a.sizes(batch, tokens, w.heads, w.kv_heads, w.head_dim, w.head_dim, w.scale), shared=True
         )
-        add = Work(self._each.kernel("add"), (rows * columns, rows * columns), shared=False)
+        add = self._each.work("add", rows * columns)
         stages = [
             (rows_work(rms_rows, rows, columns, w.eps), (normal, 0, address(w.norm))),
             (wide.work, (normal, products)),

@@ -35,12 +35,26 @@ if TYPE_CHECKING:
 KEPT = 4096
 """Chains kept."""
 MOST_ROWS = 32
-"""With more tokens the parts are long, and what lies between them takes memory."""
+"""Tokens for which a chain is made, whatever their number: there is one for each number and layer."""
+SLICE = 128
+"""Of more tokens, so many go through a layer at a time, and whole slices through a chain too: what its parts hand on
+stays in the caches, and takes a quarter of the memory that 512 tokens would."""
 
 # sizes of the job of `chain`: stages and patches, then so many words for each
 STAGES, PATCHES, FIRST = ARRAYS, ARRAYS + 1, ARRAYS + 2
 FUNCTION, JOB, BLOCK, STAGE_WORDS = 0, 1, 2, 3
 PLACE, ARRAY, PATCH_WORDS = 0, 1, 2
+
+
+def chained(rows: int) -> bool:
+    """Whether there are chains for so many tokens."""
+    return rows <= MOST_ROWS or rows == SLICE
+
+
+def slices(batch: int, tokens: int) -> list[slice]:
+    """The tokens (of each row of the batch) that go through a layer together."""
+    each = SLICE // batch if batch * tokens > MOST_ROWS and batch <= SLICE else tokens
+    return [slice(start, min(start + each, tokens)) for start in range(0, tokens, each)]
 
 
 class Patch(NamedTuple):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hf2q.backends.cpu.kernels import delta_net as d
-from hf2q.backends.cpu.kernels.chain import MOST_ROWS, Chain, Chains, Needs, Patch
+from hf2q.backends.cpu.kernels.chain import Chain, Chains, Needs, Patch, chained
 from hf2q.backends.cpu.kernels.elementwise import Elementwise
 from hf2q.backends.cpu.kernels.rowwise import gated_rows, rms_rows, rows_work
 from hf2q.backends.cpu.memory import address
-from hf2q.backends.cpu.team import Team, Work
+from hf2q.backends.cpu.team import Team
 
 if TYPE_CHECKING:
     from hf2q.backends.cpu.linear import Linear
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class DeltaLayer:
-    """`hf2q.backends.ops.Ops.delta_layer` for up to `MOST_ROWS` tokens."""
+    """`hf2q.backends.ops.Ops.delta_layer` for numbers of tokens that are `chained`."""
 
     def __init__(self, team: Team, linear: Linear, net: d.DeltaNet, each: Elementwise) -> None:
         self._team, self._linear, self._net, self._each = team, linear, net, each
@@ -31,7 +31,7 @@ class DeltaLayer:
 
     def fits(self, x: Any, weights: DeltaWeights, state: Any) -> bool:
         """Whether the chain can do it: x (B, T, C), state (H, Dk, Dv)."""
-        return math.prod(x.shape[:2]) <= MOST_ROWS and d.DeltaNet.fits(weights.conv.shape[0], state)
+        return chained(math.prod(x.shape[:2])) and d.DeltaNet.fits(weights.conv.shape[0], state)
 
     def __call__(self, x: Any, weights: DeltaWeights, states: Sequence[Any]) -> tuple[Any, list[Any]]:
         """x (B, T, C) -> (B, T, C), states."""
@@ -71,7 +71,7 @@ class DeltaLayer:
         wide = self._linear.prepared((rows, columns), matrices)
         narrow = self._linear.prepared((rows, heads * values), (w.out,))
         mixing = d.DeltaNet.work((batch, tokens, channels), w.conv.shape[1], state, w.l2_eps, waiting=waiting)
-        add = Work(self._each.kernel("add"), (rows * columns, rows * columns), shared=False)
+        add = self._each.work("add", rows * columns)
         stages = (
             (rows_work(rms_rows, rows, columns, w.eps), (normal, 0, address(w.norm))),
             (wide.work, (normal, products)),

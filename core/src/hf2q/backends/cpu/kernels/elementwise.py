@@ -111,10 +111,13 @@ class Elementwise:
         out = np.empty(a.shape, np.float32)
         work = self._works.get((name, a.size))
         if work is None:
-            work = Work(self.kernel(name), (a.size, UNIT), shared=a.size > UNIT)
-            self._works.keep((name, a.size), work)
+            work = self._works.keep((name, a.size), self.work(name, a.size))
         self._team.apply(work, id(out), id(a), id(b))
         return out
+
+    def work(self, name: str, count: int) -> Work:
+        """A function of so many numbers."""
+        return Work(self.kernel(name), (count, UNIT), shared=count > UNIT)
 
     def kernel(self, name: str) -> Kernel[[int, int, int], None]:
         """The kernel of a function."""

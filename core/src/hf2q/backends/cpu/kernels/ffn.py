@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hf2q.backends.cpu.kernels.chain import Chain, Chains, Needs, Patch
-from hf2q.backends.cpu.kernels.elementwise import UNIT, Elementwise
-from hf2q.backends.cpu.kernels.rowwise import rms_rows
+from hf2q.backends.cpu.kernels.elementwise import Elementwise
+from hf2q.backends.cpu.kernels.rowwise import rms_rows, rows_work
 from hf2q.backends.cpu.memory import address
-from hf2q.backends.cpu.team import Team, Work
+from hf2q.backends.cpu.team import Team
 
 if TYPE_CHECKING:
     from hf2q.backends.cpu.linear import Linear
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GatedFFN:
-    """`hf2q.backends.ops.Ops.gated_ffn` for up to `MOST_ROWS` tokens."""
+    """`hf2q.backends.ops.Ops.gated_ffn` for numbers of tokens that are `chained`."""
 
     def __init__(self, team: Team, linear: Linear, each: Elementwise) -> None:
         self._team, self._linear, self._each = team, linear, each
@@ -54,9 +54,8 @@ class GatedFFN:
         normal, both, hidden, last = places
         wide = self._linear.prepared((rows, columns), (gate, up))
         narrow = self._linear.prepared((rows, inner), (down,))
-        norm = Work(rms_rows, (rows, columns, int(np.float32(eps).view(np.uint32)), rows), shared=False)
-        gated = Work(self._each.kernel("swiglu"), (rows * inner, UNIT), shared=rows * inner > UNIT)
-        add = Work(self._each.kernel("add"), (rows * columns, rows * columns), shared=False)
+        norm, gated = rows_work(rms_rows, rows, columns, eps), self._each.work("swiglu", rows * inner)
+        add = self._each.work("add", rows * columns)
         for work, arrays in (
             (norm, (normal, 0, address(weight))),
             (wide.work, (normal, both)),
