@@ -15,6 +15,7 @@ from hf2q.backends.cpu.linear import TILED_FROM, Linear
 from hf2q.backends.cpu.matrix import QTYPES, Matrix
 from hf2q.backends.cpu.team import Team
 from hf2q.plugins import Plugins
+from hf2q.simd.host import host
 
 BLOCK_TYPES = [qtype for qtype in QTYPES if qtype not in ("F32", "F16", "BF16")]
 SOME = ["Q4_K", "Q6_K", "Q8_0"]
@@ -165,13 +166,15 @@ def test_a_nan_among_activations_shows(plugins, team):
     assert (np.abs(y[2]) < 1e-30).all()
 
 
-@pytest.mark.parametrize("way", ["avx512", "avx2", "generic", "amx-emulated"])
+@pytest.mark.parametrize("way", ["avx512", "avxvnni", "avx2", "generic", "amx-emulated"])
 def test_the_other_ways_of_this_machine(way):
-    ways = ["amx", "avx512", "avx2", "generic"]
+    ways = ["amx", "avx512", "avxvnni", "avx2", "generic"]
     if os.environ.get("HF2Q_CPU_ISA"):
         pytest.skip("this process is forced already")
     if way in ways and ways.index(way) <= ways.index(isa()):
         pytest.skip(f"this machine takes {isa()}")
+    if way == "avxvnni" and way not in host().features:
+        pytest.skip("this processor has no AVX-VNNI")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
     command += ["-k", "test_many_rows and False and not Q6_K or nan or IQ4_NL and decodes or floats_in_tiles"]
     done = subprocess.run(command, env=os.environ | {"HF2Q_CPU_ISA": way}, capture_output=True, text=True, check=False)
@@ -188,4 +191,4 @@ def test_an_unknown_way_is_refused():
         check=False,
     )
     assert done.returncode == 1
-    assert "UsageError: HF2Q_CPU_ISA is 'mmx', expected amx, avx512, avx2, generic" in done.stderr
+    assert "UsageError: HF2Q_CPU_ISA is 'mmx', expected amx, avx512, avxvnni, avx2, generic" in done.stderr

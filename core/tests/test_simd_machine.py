@@ -46,6 +46,17 @@ def test_a_narrower_path_compiles_for_an_older_cpu():
     assert not four.features
 
 
+def test_a_cpu_with_dot_products_of_eight_lanes():
+    host = AVX2 | {"avxvnni"}
+    assert choose(None, "x86_64", host) == choose("8", "x86_64", host, "HF2Q_CPU_ISA", "avxvnni")
+    without = choose("8", "x86_64", host, "HF2Q_CPU_ISA", "avx2")
+    assert (without.cpu, without.added, "avxvnni" in without.features) == ("x86-64-v3", "", False)
+    wider = choose("8", "x86_64", AVX512 | host, "HF2Q_CPU_ISA", "avxvnni")
+    assert (wider.lanes, wider.cpu, wider.added, "avxvnni" in wider.features) == (8, "x86-64-v3", "+avxvnni", True)
+    with pytest.raises(UsageError, match="no AVX-VNNI"):
+        choose("8", "x86_64", AVX512 | AVX2, "HF2Q_CPU_ISA", "avxvnni")
+
+
 def test_forcing_the_natural_width_changes_nothing():
     assert choose("16", "x86_64", AVX512 | AVX2) == choose(None, "x86_64", AVX512 | AVX2)
     assert choose("4", "aarch64", frozenset({"neon"})) == choose(None, "aarch64", frozenset({"neon"}))

@@ -40,7 +40,7 @@ class KernelCache:
 
     def key(self) -> tuple[Any, ...]:
         """Everything that the code depends on; the last is None when that cannot be known."""
-        cpu = (MACHINE.cpu,) if MACHINE.cpu else (host().cpu, *host().features)
+        cpu = (MACHINE.cpu, MACHINE.added) if MACHINE.cpu else (host().cpu, *host().features)
         machine = (platform.machine(), cpu, LANES)
         closure = tuple(_told(cell.cell_contents) for cell in self._function.__closure__ or ())
         return self.name, self._arguments, machine, versions(), closure, source_digest(self._function)

@@ -50,7 +50,7 @@ OPTIONS = {
 
 refuse_other_cpu(config.CPU_NAME, config.CPU_FEATURES)
 if MACHINE.cpu is not None:
-    config.CPU_NAME, config.CPU_FEATURES = MACHINE.cpu, ""
+    config.CPU_NAME, config.CPU_FEATURES = MACHINE.cpu, MACHINE.added
 
 
 # ------------------------------------------------------------------------------------- what kernels name, for numba

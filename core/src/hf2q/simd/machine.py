@@ -23,30 +23,38 @@ AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 
 ISA_VARIABLE = "HF2Q_CPU_ISA"
 """Forces a way of the cpu backend, and with it a width; see `hf2q.backends.cpu.isa`."""
-ISA_LANES = {"amx": 16, "avx512": 16, "avx2": 8, "generic": 4}
+ISA_LANES = {"amx": 16, "avx512": 16, "avxvnni": 8, "avx2": 8, "generic": 4}
 
 FORCED = {
     8: ("x86-64-v3", frozenset({"avx", "avx2", "f16c", "fma", "ssse3", "sse4.1", "sse4.2"})),
     4: ("x86-64", frozenset[str]()),
 }
 """Per forced width: LLVM's name of the CPU to compile for, and the features of it that the layer asks about."""
+AVX_VNNI = "avxvnni"
+"""Dot products of bytes in registers of eight lanes: on Intel's desktop CPUs since Alder Lake, without AVX-512."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """`lanes` of float32 per register, usable `features` (LLVM's names), `cpu` to compile for (None: this one)."""
+    """`lanes` of float32 per register, usable `features` (LLVM's names), `cpu` to compile for (None: this one).
+
+    added  features beyond those of `cpu`, as LLVM wants them
+    """
 
     lanes: int
     features: frozenset[str]
     x86: bool
     cpu: str | None = None
+    added: str = ""
 
 
-def choose(forced: str | None, architecture: str, host: frozenset[str], variable: str = "HF2Q_SIMD_LANES") -> Machine:
+def choose(
+    forced: str | None, architecture: str, host: frozenset[str], variable: str = "HF2Q_SIMD_LANES", way: str = ""
+) -> Machine:
     """The widest path of a CPU with the features `host`, or the `forced` one, which came from `variable`.
 
-    `architecture` is `platform.machine()`. Errors: UsageError for a forced width that is not 16, 8 or 4, or that this
-    machine cannot run.
+    `architecture` is `platform.machine()`, `way` what `HF2Q_CPU_ISA` asks for. Errors: UsageError for a forced width
+    that is not 16, 8 or 4, or that this machine cannot run, and for a way that it has not the instructions for.
     """
     x86 = architecture.lower() in ("x86_64", "amd64")
     widest = 16 if host >= AVX512 else 8 if "avx2" in host else 4
@@ -62,9 +70,13 @@ def choose(forced: str | None, architecture: str, host: frozenset[str], variable
             f"{variable} wants {lanes} float32 lanes, but this machine ({architecture}) has at most {widest}",
             hint=f"set HF2Q_SIMD_LANES to {widest} or less, or unset {variable}",
         )
-    if lanes == widest:
+    if way == AVX_VNNI and AVX_VNNI not in host:
+        raise UsageError(f"{variable} is {way!r}, but this processor has no AVX-VNNI", hint=f"unset {variable}")
+    if lanes == widest and not (way == "avx2" and AVX_VNNI in host):
         return Machine(widest, host, x86)
     cpu, features = FORCED[lanes]
+    if way == AVX_VNNI:
+        return Machine(lanes, features | {AVX_VNNI}, x86, cpu, f"+{AVX_VNNI}")
     return Machine(lanes, features, x86, cpu)
 
 
@@ -96,7 +108,7 @@ def setup() -> Machine:
     """The machine of this process. Errors: UsageError as in `choose` and `refuse_other_cpu`."""
     refuse_other_cpu(os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES"))
     forced, variable = forced_by(os.environ)
-    return choose(forced, platform.machine(), frozenset(host().features), variable)
+    return choose(forced, platform.machine(), frozenset(host().features), variable, os.environ.get(ISA_VARIABLE, ""))
 
 
 MACHINE = setup()

@@ -26,6 +26,8 @@ SHORTS = MACHINE.x86 and LANES >= 8 and not VNNI
 """Whether there is pmaddubsw and no better: 16-bit partial sums."""
 SIGNS = SHORTS and LANES == 8
 """Whether there is psignb."""
+HALVED = MACHINE.x86 and LANES == 8
+"""Whether there are sixteen registers of eight lanes, too few for the sums of sixteen rows of weights."""
 
 WIDE_FLIP = 0 if SIGNS or not MACHINE.x86 else -0x7F7F7F80  # 0x80808080 as int32
 WIDE_OFFSET = 0 if WIDE_FLIP == 0 else 128

@@ -15,7 +15,7 @@ from typing import Any
 from hf2q.backends.cpu import bytes as bytes_
 from hf2q.backends.cpu.ahead import asking
 from hf2q.backends.cpu.blocks import Block
-from hf2q.backends.cpu.bytes import SIGNS, VNNI, WIDE_OFFSET, narrow_close, narrow_step, wide_close, wide_step
+from hf2q.backends.cpu.bytes import HALVED, SIGNS, VNNI, WIDE_OFFSET, narrow_close, narrow_step, wide_close, wide_step
 from hf2q.backends.cpu.integer_halves import EIGHT_LANES, add_halves, in_halves, kept_in_place, taken_in_place
 from hf2q.backends.cpu.integer_parts import TILES, add_1, add_8, begin_of, finish_of, nothing, share_of, unpacked
 from hf2q.backends.cpu.job import (
@@ -215,8 +215,9 @@ def kernels(block: Block) -> dict[str, Kernel[[int, int, int], None]]:
     few_words = packed_words | {"ask": asking(lines, far=True)}
     # shifts by constants, and half of them fall away
     unrolled = 8 if VNNI and block.group == 16 and not wide else share
-    halves = SIGNS and block.group == 32  # with half as many inputs to a sum, its ends take more than is won
-    at_once = 8 if VNNI or halves else 4
+    # with half as many inputs to a sum, its ends take more than is won: without VNNI, and where codes lie unpacked
+    halves = HALVED and (VNNI or block.group == 32)
+    at_once = 8 if (VNNI and not HALVED) or (halves and block.group == 32) else 4
     few_at_once = (4, 8) if VNNI or halves else (4,) if SIGNS else ()
 
     def adding(template: Any, suffix: str, read: dict[str, Any], share: int) -> dict[str, Any]:
@@ -226,7 +227,7 @@ def kernels(block: Block) -> dict[str, Kernel[[int, int, int], None]]:
                 "begin": specialise_part(begin_of, f"{block.qtype}_8", **begins, **EIGHT_LANES),
                 "finish": specialise_part(finish_of, f"{block.qtype}_8", **finishes, **EIGHT_LANES),
             }
-            add = in_halves(suffix, **names | read | ends, RUN=runs["RUN"], close=runs["close"])
+            add = in_halves(suffix, **names | read | ends, **runs)
         else:
             add = specialise_part(template, suffix, **read, **names, **({} if template is add_8 else runs))
         return {"add": specialise_part(share_of, suffix, add=add, SHARE=share, **spans), "SHARE": share}

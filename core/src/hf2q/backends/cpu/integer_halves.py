@@ -1,4 +1,5 @@
-"""One sub-block of sixteen weights' rows by eight rows of x, where there are sixteen registers of eight lanes (AVX2).
+"""One sub-block of sixteen weights' rows by eight rows of x, where there are sixteen registers of eight lanes: AVX2,
+with the dot products of AVX-VNNI or without.
 
 Eight partial sums of eight weights' rows fill half of the registers; what they are added to stays in memory, in the
 first-level cache: `acc` is the address of the sums, sixteen lanes for each row of x. So a broadcast of activations is
@@ -20,6 +21,7 @@ EIGHT_LANES = {"F": F, "I": I}
 
 # what `specialise` puts in place for each qtype
 WORDS = RUN = LINES = SIDE = 1
+FUSED = False
 code: Any = None
 step: Any = None
 close: Any = None
@@ -38,15 +40,20 @@ def add_half(acc: int, p: int, s: int, x: Eight, at: int, half: int, table: int,
     d4, d5, d6, d7 = begin(x4, at, half), begin(x5, at, half), begin(x6, at, half), begin(x7, at, half)
     d0 = ask(d0, p + 64 * LINES * s)
     for r in range(0, WORDS, RUN):
-        p0 = p1 = p2 = p3 = p4 = p5 = p6 = p7 = I(0)
+        p0, p1, p2, p3 = (d0, d1, d2, d3) if FUSED else (I(0), I(0), I(0), I(0))
+        p4, p5, p6, p7 = (d4, d5, d6, d7) if FUSED else (I(0), I(0), I(0), I(0))
         for j in range(r, r + RUN):
             word, k = half_of(code(p, s, j, table)), at + 16 * half + 4 * j
             p0, p1 = step(p0, word, spread(I, x0, k)), step(p1, word, spread(I, x1, k))
             p2, p3 = step(p2, word, spread(I, x2, k)), step(p3, word, spread(I, x3, k))
             p4, p5 = step(p4, word, spread(I, x4, k)), step(p5, word, spread(I, x5, k))
             p6, p7 = step(p6, word, spread(I, x6, k)), step(p7, word, spread(I, x7, k))
-        d0, d1, d2, d3 = d0 + close(p0), d1 + close(p1), d2 + close(p2), d3 + close(p3)
-        d4, d5, d6, d7 = d4 + close(p4), d5 + close(p5), d6 + close(p6), d7 + close(p7)
+        if FUSED:
+            d0, d1, d2, d3 = close(p0), close(p1), close(p2), close(p3)
+            d4, d5, d6, d7 = close(p4), close(p5), close(p6), close(p7)
+        else:
+            d0, d1, d2, d3 = d0 + close(p0), d1 + close(p1), d2 + close(p2), d3 + close(p3)
+            d4, d5, d6, d7 = d4 + close(p4), d5 + close(p5), d6 + close(p6), d7 + close(p7)
     scale, minimum = half_of(scale), half_of(minimum)
     store(acc, SIDE, finish(load(F, acc, SIDE), d0, x0, at, half, scale, minimum))
     store(acc, 64 + SIDE, finish(load(F, acc, 64 + SIDE), d1, x1, at, half, scale, minimum))

@@ -1,8 +1,9 @@
-"""Which instructions the cpu backend uses: `amx`, `avx512`, `avx2` or `generic`, chosen when kernels are first wanted.
+"""Which instructions the cpu backend uses: `amx`, `avx512`, `avxvnni`, `avx2` or `generic`. Chosen when kernels are
+first wanted.
 
-`HF2Q_CPU_ISA` forces a narrower way than the machine's best, for tests and comparisons: `avx512` leaves AMX out, `avx2`
-and `generic` compile everything for an older processor (see `hf2q.simd.machine`). `amx-emulated` runs the AMX kernels
-with tiles in ordinary memory, on any machine: slow, and only of use for testing them.
+`HF2Q_CPU_ISA` forces a narrower way than the machine's best, for tests and comparisons: `avx512` leaves AMX out, the
+others compile everything for an older processor (see `hf2q.simd.machine`). `amx-emulated` runs the AMX kernels with
+tiles in ordinary memory, on any machine: slow, and only of use for testing them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from functools import cache
 
 from hf2q.errors import UsageError
-from hf2q.simd.machine import ISA_LANES, ISA_VARIABLE, LANES, MACHINE
+from hf2q.simd.machine import AVX_VNNI, ISA_LANES, ISA_VARIABLE, LANES, MACHINE
 
 TILES = frozenset({"amx-tile", "amx-bf16"})
 EMULATED = "amx-emulated"
@@ -41,7 +42,7 @@ def isa() -> str:
         return "amx"
     if forced:
         raise UsageError(f"{ISA_VARIABLE} is 'amx', but {problem}", hint=f"unset {ISA_VARIABLE}")
-    return {16: "avx512", 8: "avx2"}.get(LANES, "generic")
+    return {16: "avx512", 8: AVX_VNNI if AVX_VNNI in MACHINE.features else "avx2"}.get(LANES, "generic")
 
 
 @cache
