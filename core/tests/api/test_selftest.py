@@ -10,7 +10,7 @@ import pytest
 
 from hf2q.serve.api.auth import digest
 from hf2q.serve.api.settings import ApiSettings
-from hf2q.serve.selftest import as_json, passed, run, table
+from hf2q.serve.selftest import as_json, passed, run, table, together
 from hf2q.serve.selftest.asks import Asks
 from hf2q.serve.selftest.check import Failed, Verdict
 from hf2q.serve.selftest.client import Client
@@ -233,7 +233,8 @@ def spoiled(running):
 
 
 @pytest.mark.parametrize(("name", "spoil"), BROKEN, ids=[f"{at}-{name}" for at, (name, _) in enumerate(BROKEN)])
-def test_every_check_can_fail(spoiled, name, spoil):
+def test_every_check_can_fail(spoiled, name, spoil, monkeypatch):
+    monkeypatch.setattr(together, "_WAIT_S", 0.5)
     site, spoiler = spoiled
     spoiler.spoil = spoil
     found = verdict(site, name)
