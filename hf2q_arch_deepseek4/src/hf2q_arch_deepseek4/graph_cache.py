@@ -59,7 +59,7 @@ class Rows:
         room = 0 if self._buffer is None else self._buffer.shape[1]
         if self._buffer is not None and end <= room:
             return self._buffer
-        grown = self._ops.zeros((1, -(-max(end, room + room // 2) // STEP) * STEP, size))
+        grown = self._ops.zeros((1, -(-max(end, room + room // 2) // STEP) * STEP, size), grows=True)
         if self._buffer is not None and start:
             grown = self._ops.write(grown, self._buffer[:, :start].transpose(1, 0, 2), 0)
         return grown

@@ -122,7 +122,7 @@ class KVCache:
         if buffer is not None and end <= room:
             return buffer
         heads, size = each
-        grown = self._ops.zeros((heads, _grown(room, end), size))
+        grown = self._ops.zeros((heads, _grown(room, end), size), grows=True)
         if buffer is not None and start:
             grown = self._ops.write(grown, buffer[:, :start].transpose(1, 0, 2), 0)
         return grown

@@ -160,8 +160,8 @@ class Ops(Protocol):
         """Bytes of memory that weights and caches may take now, or None when that is not known."""
         ...
 
-    def zeros(self, shape: Shape) -> Array:
-        """float32 zeros."""
+    def zeros(self, shape: Shape, *, grows: bool = False) -> Array:
+        """float32 zeros. What `grows` is given up for a larger array when it is full."""
         ...
 
     def write(self, buffer: Array, values: Array, start: int) -> Array:

@@ -67,9 +67,9 @@ class CpuOps(ReferenceOps):
     def instructions(self) -> str:
         return isa()
 
-    def zeros(self, shape: Shape) -> Any:
+    def zeros(self, shape: Shape, *, grows: bool = False) -> Any:
         size = 4 * math.prod(shape)
-        if not MAPPED <= size < NUMPYS:
+        if grows or not MAPPED <= size < NUMPYS:  # states that stay would keep the memory of what grew
             return np.zeros(shape, np.float32)
         with self._taking:
             return self._states.take(size).view(np.float32).reshape(shape)

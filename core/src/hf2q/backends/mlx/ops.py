@@ -78,7 +78,7 @@ class MlxOps(Ops):
         free = mx.device_info().get("free_memory")
         return free if isinstance(free, int) else None
 
-    def zeros(self, shape: Shape) -> Any:
+    def zeros(self, shape: Shape, *, grows: bool = False) -> Any:
         return mx.zeros(shape)
 
     def write(self, buffer: Any, values: Any, start: int) -> Any:

@@ -78,7 +78,7 @@ class ReferenceOps(Ops):
     def available(self) -> int | None:
         return available_memory()
 
-    def zeros(self, shape: Shape) -> Any:
+    def zeros(self, shape: Shape, *, grows: bool = False) -> Any:
         return np.zeros(shape, np.float32)
 
     def write(self, buffer: Any, values: Any, start: int) -> Any:
