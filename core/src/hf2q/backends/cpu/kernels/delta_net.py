@@ -185,7 +185,8 @@ class DeltaNet:
 
         Updates wait only where all states have room for them and one token comes; others are whole afterwards.
         """
-        kept = [tuple(map(own, state)) for state in states]
+        # those with room for updates were made, copied or restored here, and can be written to
+        kept = [state if len(state) > 2 else tuple(map(own, state)) for state in states]
         if shape[1] == 1 and all(len(state) > 2 for state in kept):
             return kept, np.array([tuple(map(id, state)) for state in kept], np.int64)
         self._pending.settle(kept)
