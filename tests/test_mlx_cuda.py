@@ -136,3 +136,20 @@ def test_a_delta_net_of_few_tokens_is_the_reference(groups, heads, d_k, d_v, bat
         for row, other in zip(mine, states, strict=True):
             for part, plain in zip(row, other, strict=True):
                 np.testing.assert_allclose(np.array(part), plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("size", [1, 2, 33, 64])
+def test_unit_triangles_are_inverted(size):
+    """Also where entries are all as large as they get, which makes entries of the inverse large."""
+    rng = np.random.default_rng(size)
+    triangles = np.tril(rng.standard_normal((2, 3, size, size)), -1).astype(np.float32) / 4
+    triangles[0, 0] = np.tril(np.ones((size, size)), -1)
+    assert cuda_delta.inverts(size)
+    found = np.array(cuda_delta.unit_lower_inverse(mx.array(triangles)))
+    wanted = np.linalg.inv(triangles.astype(np.float64) + np.eye(size))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_larger_triangles_are_left_to_mlx():
+    assert not cuda_delta.inverts(cuda_delta.CHUNK + 1)

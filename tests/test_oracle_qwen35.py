@@ -45,7 +45,7 @@ class Case:
         if not path.exists():
             convert(self.source, recipe, path)
         if (recipe, backend) not in self._models:
-            self._models[recipe, backend] = hf2q.load(path, backend=backend)
+            self._models[recipe, backend] = hf2q.load(path, backend=backend, exact=recipe == "f32")
         return self._models[recipe, backend]
 
 

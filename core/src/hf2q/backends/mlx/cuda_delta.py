@@ -1,4 +1,4 @@
-"""A gated delta net between its projections, on an NVIDIA GPU: one launch for each row of a batch.
+"""A gated delta net on an NVIDIA GPU. Between its projections, when decoding: one launch for each row of a batch.
 
 In decoding a layer's state is small and its steps many: convolution, norms, the delta rule, the gated norm. Here a
 thread block does all of them for one value head, token by token, with the head's matrix in registers.
@@ -18,6 +18,9 @@ PARTS = 4
 
 LARGEST = 128
 """Size of a head, of keys or values."""
+
+CHUNK = 64
+"""Rows of a matrix that `unit_lower_inverse` takes at most: two of them fit the memory that a thread block shares."""
 
 # thread (part, column) holds rows part · DK / PARTS and following of its column of the matrix. `known` are the last
 # inputs of the convolution, before x; channels are queries (G, DK), keys (G, DK) and values (H, DV)
@@ -112,11 +115,57 @@ for (int i = tid; i < 2 * DK + DV; i += THREADS) {
 """
 
 
+# thread `column` of a block solves for its column of the inverse of one matrix of at most CHUNK rows
+INVERSE = """
+__shared__ float matrix[CHUNK][CHUNK], solved[CHUNK][CHUNK];
+const int size = a_shape[1], column = threadIdx.x;
+const long at = (long)blockIdx.x * size * size + column;
+for (int row = 0; row < size; row++) matrix[row][column] = a[at + (long)row * size];
+__syncthreads();
+for (int row = 0; row < size; row++) {
+    float sum = row == column;
+    for (int i = column; i < row; i++) sum = fmaf(-matrix[row][i], solved[i][column], sum);
+    solved[row][column] = sum;
+    inverse[at + (long)row * size] = sum;
+}
+"""
+
+
+def inverts(size: int) -> bool:
+    """Whether `unit_lower_inverse` exists here for matrices of this size."""
+    return mx.default_device().type == mx.gpu and mx.cuda.is_available() and size <= CHUNK
+
+
+@cache
+def _inverse() -> Any:
+    return mx.fast.cuda_kernel(
+        name="hf2q_unit_lower_inverse",
+        input_names=["a"],
+        output_names=["inverse"],
+        source=INVERSE,
+        header=f"constexpr int CHUNK = {CHUNK};",
+    )
+
+
+def unit_lower_inverse(a: Any) -> Any:
+    """(I + a)⁻¹ for strictly lower triangular a (..., C, C), by substitution."""
+    size = a.shape[-1]
+    flat = a.reshape(-1, size, size)
+    return _inverse()(
+        inputs=[flat],
+        grid=(flat.shape[0] * size, 1, 1),
+        threadgroup=(size, 1, 1),
+        output_shapes=[flat.shape],
+        output_dtypes=[mx.float32],
+    )[0].reshape(a.shape)
+
+
 def fits(d_k: int, d_v: int, taps: int) -> bool:
     """Whether the kernel exists here for heads of these sizes, and a convolution of so many inputs.
 
-    With larger heads (256, tried on an H200) the numbers are wrong and no error says so; presumably a thread block has
-    too few registers, and nothing is launched.
+    With values of 256, a block of 1,024 threads has 64 registers for each, but the kernel takes 72 (keys of 128) or 122
+    (256, as nvrtc 13.0 compiles it for an H200). Then nothing is launched and no error says so: the numbers are wrong.
+    Keys of 256 with values of 128 were right there, with 122 registers of at most 128: too close to rely on.
     """
     here = mx.default_device().type == mx.gpu and mx.cuda.is_available()
     return here and d_k % (8 * PARTS) == 0 and d_v % 32 == 0 and max(d_k, d_v) <= LARGEST and taps > 1

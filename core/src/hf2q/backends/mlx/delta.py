@@ -18,11 +18,13 @@ from typing import Any
 
 import mlx.core as mx
 
+from hf2q.backends.mlx import cuda_delta
+
 CHUNK = 64
 """Tokens in a chunk. Source: transformers, torch_chunk_gated_delta_rule."""
 
 STEPS = 8
-"""Tokens up to which they are taken one by one; with more, a chunk's inverse is worth it, which the CPU computes."""
+"""Tokens up to which they are taken one by one; with more, a chunk's inverse is worth it."""
 
 
 def gated_delta(q: Any, k: Any, v: Any, decay: Any, beta: Any, state: Any) -> tuple[Any, Any]:
@@ -92,7 +94,9 @@ def _chunks(q: Any, k: Any, v: Any, decay: Any, beta: Any, state: Any) -> tuple[
 def _unit_lower_inverse(a: Any) -> Any:
     """(I + a)⁻¹ for strictly lower triangular a (..., C, C), by substitution.
 
-    A series in powers of `a` would need fewer steps, but cancels badly where a chunk repeats one key. LAPACK's
-    inverse exists on the CPU only; memory is shared with it where there is a GPU.
+    A series in powers of `a` would need fewer steps, but cancels badly where a chunk repeats one key. MLX's
+    inverse exists on the CPU only, for which a GPU's work has to end: an NVIDIA GPU has a kernel of ours instead.
     """
+    if cuda_delta.inverts(a.shape[-1]):
+        return cuda_delta.unit_lower_inverse(a)
     return mx.linalg.tri_inv(a + mx.eye(a.shape[-1]), upper=False, stream=mx.cpu)
