@@ -38,19 +38,13 @@ class FullAttention:
 
     def __init__(self, h: Qwen35HParams, weights: Weights, ops: Ops, blk: str) -> None:
         self.ops = ops
-        self.weights = AttentionWeights(
-            norm=weights.array(f"{blk}.attn_norm.weight"),
-            q=weights.matrix(f"{blk}.attn_q.weight"),
-            k=weights.matrix(f"{blk}.attn_k.weight"),
-            v=weights.matrix(f"{blk}.attn_v.weight"),
-            q_norm=weights.array(f"{blk}.attn_q_norm.weight"),
-            k_norm=weights.array(f"{blk}.attn_k_norm.weight"),
-            out=weights.matrix(f"{blk}.attn_output.weight"),
+        self.weights = AttentionWeights.of(
+            weights,
+            blk,
             heads=h.n_head,
             kv_heads=h.n_head_kv,
             head_dim=h.head_dim,
             gated=True,
-            scale=h.head_dim**-0.5,
             eps=h.rms_eps,
         )
 

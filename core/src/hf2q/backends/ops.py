@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hf2q.backends.cache import KVCache
+    from hf2q.backends.weights import Weights
     from hf2q.codec import QuantCodec
     from hf2q.types import Bytes
 
@@ -103,6 +104,27 @@ class AttentionWeights(NamedTuple):
     gated: bool
     scale: float
     eps: float
+
+    @classmethod
+    def of(
+        cls, weights: Weights, blk: str, *, heads: int, kv_heads: int, head_dim: int, gated: bool, eps: float
+    ) -> AttentionWeights:
+        """Those of a block of a file, named as llama.cpp names them. Errors: as `Weights.matrix`."""
+        return cls(
+            norm=weights.array(f"{blk}.attn_norm.weight"),
+            q=weights.matrix(f"{blk}.attn_q.weight"),
+            k=weights.matrix(f"{blk}.attn_k.weight"),
+            v=weights.matrix(f"{blk}.attn_v.weight"),
+            q_norm=weights.array(f"{blk}.attn_q_norm.weight"),
+            k_norm=weights.array(f"{blk}.attn_k_norm.weight"),
+            out=weights.matrix(f"{blk}.attn_output.weight"),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            gated=gated,
+            scale=head_dim**-0.5,
+            eps=eps,
+        )
 
 
 class Ops(Protocol):

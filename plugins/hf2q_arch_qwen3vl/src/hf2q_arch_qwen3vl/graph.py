@@ -65,19 +65,13 @@ class Block:
     def __init__(self, h: Qwen3VLHParams, weights: Weights, ops: Ops, i: int) -> None:
         blk = f"blk.{i}"
         self.ops = ops
-        self.attention = AttentionWeights(
-            norm=weights.array(f"{blk}.attn_norm.weight"),
-            q=weights.matrix(f"{blk}.attn_q.weight"),
-            k=weights.matrix(f"{blk}.attn_k.weight"),
-            v=weights.matrix(f"{blk}.attn_v.weight"),
-            q_norm=weights.array(f"{blk}.attn_q_norm.weight"),
-            k_norm=weights.array(f"{blk}.attn_k_norm.weight"),
-            out=weights.matrix(f"{blk}.attn_output.weight"),
+        self.attention = AttentionWeights.of(
+            weights,
+            blk,
             heads=h.n_head,
             kv_heads=h.n_head_kv,
             head_dim=h.head_dim,
             gated=False,
-            scale=h.head_dim**-0.5,
             eps=h.rms_eps,
         )
         self.ffn_norm = weights.array(f"{blk}.ffn_norm.weight")
