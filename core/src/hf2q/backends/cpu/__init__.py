@@ -14,8 +14,9 @@ Nothing heavy is imported here.
 | floats | float32 kernels: F32, F16 and BF16 weights, all weights in exact mode, rows for embeddings |
 | tiles, tiled | bfloat16 kernels on AMX tiles for 32 rows and more |
 | specialise | one kernel source for all qtypes |
-| functions, elementwise, rowwise | activations; norms and rotary positions |
-| attend, recurrent | attention; convolution and gated delta rule |
+| kernels/functions, elementwise, rowwise | activations; norms and rotary positions |
+| kernels/attend, recurrent, delta_net, pending | attention; convolution and gated delta rule |
+| kernels/chain, ffn, attention_layer, delta_layer | layers of a few tokens in one start of the team |
 | ops | `CpuOps`: the op vocabulary |
 
 `docs/explanation/cpu-backend.md` explains the numbers and the layout.
