@@ -149,7 +149,4 @@ def test_unit_triangles_are_inverted(size):
     found = np.array(cuda_delta.unit_lower_inverse(mx.array(triangles)))
     wanted = np.linalg.inv(triangles.astype(np.float64) + np.eye(size))
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
-
-
-def test_larger_triangles_are_left_to_mlx():
     assert not cuda_delta.inverts(cuda_delta.CHUNK + 1)

@@ -9,20 +9,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
+from cpu_toys import matrix, normal
+
 from hf2q.backends.cpu.ops import CpuOps
 from hf2q.backends.ops import Ops
 from hf2q.backends.reference import ReferenceOps
-from hf2q.codec import QuantCodec
 
 REF = ReferenceOps(threads=1)
-F32 = QuantCodec(
-    name="F32",
-    ggml_type=0,
-    block_size=1,
-    type_size=4,
-    encoder="hf2q.formats.floats:encode_f32",
-    decoder="hf2q.formats.floats:decode_f32",
-)
 
 
 @pytest.fixture(scope="module", params=[1, 3])
@@ -30,10 +23,6 @@ def cpu(request):
     ops = CpuOps(threads=request.param)
     yield ops
     ops.team.close()
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def flat(x):
@@ -188,10 +177,6 @@ def test_states_are_taken_over_and_copies_stay(cpu):
     assert np.array_equal(kept[0], delta_inputs(1, 3, 1, 1, 8, 32)[-1][0])
 
 
-def dense(ops, x):
-    return ops.matrix(np.ascontiguousarray(x).reshape(-1, x.shape[-1]).view(np.uint8), F32, x.shape)
-
-
 @pytest.mark.parametrize("fused", [True, False])
 def test_moe_groups_and_embeddings(cpu, fused):
     gate, up, down = normal(4, 48, 32), normal(4, 48, 32, seed=1), normal(4, 32, 48, seed=2)
@@ -199,19 +184,19 @@ def test_moe_groups_and_embeddings(cpu, fused):
     experts = np.array([[[0, 1], [2, 3], [3, 0]], [[1, 2], [0, 2], [2, 1]]], np.int32)
     weights = np.random.default_rng(5).random((2, 3, 2)).astype(np.float32)
     parts = (np.concatenate([gate, up], axis=1),) if fused else (gate, up)
-    got = cpu.moe(x, experts, weights, [dense(cpu, p) for p in parts], dense(cpu, down), cpu.swiglu)
-    wanted = REF.moe(x, experts, weights, [dense(REF, p) for p in parts], dense(REF, down), REF.swiglu)
+    got = cpu.moe(x, experts, weights, [matrix(cpu, p) for p in parts], matrix(cpu, down), cpu.swiglu)
+    wanted = REF.moe(x, experts, weights, [matrix(REF, p) for p in parts], matrix(REF, down), REF.swiglu)
     np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-4)
     grouped = normal(2, 4, 4, 32)
     np.testing.assert_allclose(
-        cpu.grouped_linear(grouped, dense(cpu, gate)), REF.grouped_linear(grouped, dense(REF, gate)), atol=1e-4
+        cpu.grouped_linear(grouped, matrix(cpu, gate)), REF.grouped_linear(grouped, matrix(REF, gate)), atol=1e-4
     )
     table = normal(9, 32)
     ids = np.array([[0, 8, 3]], np.int32)
-    assert np.array_equal(cpu.embedding(ids, dense(cpu, table)), table[ids])
+    assert np.array_equal(cpu.embedding(ids, matrix(cpu, table)), table[ids])
     for a, b in zip(
-        cpu.linears(x, [dense(cpu, table), dense(cpu, gate[0])]),
-        REF.linears(x, [dense(REF, table), dense(REF, gate[0])]),
+        cpu.linears(x, [matrix(cpu, table), matrix(cpu, gate[0])]),
+        REF.linears(x, [matrix(REF, table), matrix(REF, gate[0])]),
         strict=True,
     ):
         np.testing.assert_allclose(a, b, atol=2e-5)

@@ -5,22 +5,15 @@ import pytest
 
 pytest.importorskip("numba")
 
+from cpu_toys import matrix, normal
+
 from hf2q.backends import composed, rope
 from hf2q.backends.cache import KVCache
 from hf2q.backends.cpu.ops import CpuOps
 from hf2q.backends.ops import AttentionWeights
 from hf2q.backends.reference import ReferenceOps
-from hf2q.codec import QuantCodec
 
 REF = ReferenceOps(threads=1)
-F32 = QuantCodec(
-    name="F32",
-    ggml_type=0,
-    block_size=1,
-    type_size=4,
-    encoder="hf2q.formats.floats:encode_f32",
-    decoder="hf2q.formats.floats:decode_f32",
-)
 COLUMNS = 48
 
 
@@ -31,23 +24,18 @@ def cpu(request):
     ops.team.close()
 
 
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 def weights_of(ops, *, heads=4, groups=2, size=32, gated=True):
-    def matrix(rows, columns, seed):
-        values = 0.3 * normal(rows, columns, seed=seed)
-        return ops.matrix(values.view(np.uint8).reshape(rows, -1), F32, (rows, columns))
+    def weight(rows, columns, seed):
+        return matrix(ops, 0.3 * normal(rows, columns, seed=seed))
 
     return AttentionWeights(
         norm=ops.asarray(normal(COLUMNS, seed=1)),
-        q=matrix(heads * size * (2 if gated else 1), COLUMNS, 2),
-        k=matrix(groups * size, COLUMNS, 3),
-        v=matrix(groups * size, COLUMNS, 4),
+        q=weight(heads * size * (2 if gated else 1), COLUMNS, 2),
+        k=weight(groups * size, COLUMNS, 3),
+        v=weight(groups * size, COLUMNS, 4),
         q_norm=ops.asarray(normal(size, seed=5)),
         k_norm=ops.asarray(normal(size, seed=6)),
-        out=matrix(COLUMNS, heads * size, 7),
+        out=weight(COLUMNS, heads * size, 7),
         heads=heads,
         kv_heads=groups,
         head_dim=size,

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
+from cpu_toys import matrix, normal
+
 from hf2q.backends import composed
 from hf2q.backends.cpu.kernels.chain import Chain, Patch
 from hf2q.backends.cpu.kernels.pending import MOST, Pending
@@ -16,7 +18,6 @@ from hf2q.backends.cpu.team import Work, Works
 from hf2q.backends.cpu.teamwork import ARRAYS, DATA, barrier
 from hf2q.backends.ops import DeltaWeights
 from hf2q.backends.reference import ReferenceOps
-from hf2q.codec import QuantCodec
 from hf2q.simd import INT, kernel
 
 REF = ReferenceOps(threads=1)
@@ -27,10 +28,6 @@ def cpu(request):
     ops = CpuOps(threads=request.param)
     yield ops
     ops.team.close()
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def states_of(rows, channels, taps, heads, keys, values):
@@ -116,20 +113,6 @@ def test_softmax(cpu, shape):
 def test_sinkhorn(cpu, shape, iterations):
     x = 2 * normal(*shape)
     np.testing.assert_allclose(cpu.sinkhorn(x, iterations, 1e-6), REF.sinkhorn(x, iterations, 1e-6), rtol=2e-5)
-
-
-F32 = QuantCodec(
-    name="F32",
-    ggml_type=0,
-    block_size=1,
-    type_size=4,
-    encoder="hf2q.formats.floats:encode_f32",
-    decoder="hf2q.formats.floats:decode_f32",
-)
-
-
-def matrix(ops, values):
-    return ops.matrix(values.view(np.uint8), F32, values.shape)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (8, 1), (3, 20)])

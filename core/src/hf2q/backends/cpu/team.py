@@ -57,6 +57,11 @@ class Work:
         self.address, self.function = address(self.words), entry(kernel)
 
 
+def bits(number: float) -> int:
+    """Those of a float32, for the sizes of a `Work`."""
+    return int(np.float32(number).view(np.uint32))
+
+
 KEPT = 4096
 """Pieces of prepared work that an op keeps."""
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from hf2q.backends.cpu.kernels.functions import exp
 from hf2q.backends.cpu.native import peek
-from hf2q.backends.cpu.team import Team, Work, Works
+from hf2q.backends.cpu.team import Team, Work, Works, bits
 from hf2q.backends.cpu.teamwork import DATA, take
 from hf2q.simd import (
     F32,
@@ -184,11 +184,6 @@ def attend(job: int, member: int, team: int) -> None:
             for c in range(chunks):
                 store(out, 4 * (values * (r // share * heads + r % share) + 16 * c), acc[32 * r + c] * factor)
         unit = take(team, 0)
-
-
-def bits(number: float) -> int:
-    """Those of a float32, as jobs have them."""
-    return int(np.float32(number).view(np.uint32))
 
 
 def sizes(

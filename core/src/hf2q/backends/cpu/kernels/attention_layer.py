@@ -19,7 +19,7 @@ from hf2q.backends.cpu.kernels.elementwise import Elementwise
 from hf2q.backends.cpu.kernels.rowwise import copied, put_row, rms_rows, root, rows_work, squares, turn
 from hf2q.backends.cpu.memory import address
 from hf2q.backends.cpu.native import peek
-from hf2q.backends.cpu.team import Team, Work
+from hf2q.backends.cpu.team import Team, Work, bits
 from hf2q.backends.cpu.teamwork import DATA, take
 from hf2q.simd import F32, INT, inline, kernel, load, store
 
@@ -141,7 +141,7 @@ class AttentionLayer:
         both, k, v = (products + 4 * rows * end for end in (0, w.q.rows, w.q.rows + w.k.rows))
         wide = self._linear.prepared((rows, columns), (w.q, w.k, w.v))
         narrow = self._linear.prepared((rows, inner), (w.out,))
-        sizes = 0, batch, tokens, w.heads, w.kv_heads, w.head_dim, turned, a.bits(w.eps), w.q.rows // w.heads
+        sizes = 0, batch, tokens, w.heads, w.kv_heads, w.head_dim, turned, bits(w.eps), w.q.rows // w.heads
         made = Work(heads, sizes, shared=rows > 1)
         attention = Work(
             a.attend, a.sizes(batch, tokens, w.heads, w.kv_heads, w.head_dim, w.head_dim, w.scale), shared=True

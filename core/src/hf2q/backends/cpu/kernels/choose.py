@@ -13,7 +13,7 @@ import numpy as np
 
 from hf2q.backends.cpu.kernels.functions import exp
 from hf2q.backends.cpu.native import peek, peek32
-from hf2q.backends.cpu.team import Team, Work, Works
+from hf2q.backends.cpu.team import Team, Work, Works, bits
 from hf2q.backends.cpu.teamwork import take
 from hf2q.simd import F32, I32, INT, highest, inline, kernel, load, put32, scratch, store, total
 
@@ -225,6 +225,6 @@ class Choose:
         if work is None:
             columns, rows = shape[-1], math.prod(shape[:-1])
             each = max(1, UNIT // max(1, columns * max(1, count)))
-            sizes = rows, columns, each, count, int(np.float32(eps).view(np.uint32))
+            sizes = rows, columns, each, count, bits(eps)
             work = self._works.keep(key, Work(kernel, sizes, shared=rows > each))
         self._team.apply(work, *arrays)

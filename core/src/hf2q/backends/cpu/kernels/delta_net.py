@@ -16,7 +16,7 @@ from hf2q.backends.cpu.kernels.pending import HEAD, MOST, VALUES, Pending, pendi
 from hf2q.backends.cpu.kernels.recurrent import own, source, strip_step
 from hf2q.backends.cpu.kernels.rowwise import root, squares
 from hf2q.backends.cpu.native import peek
-from hf2q.backends.cpu.team import Team, Work, Works
+from hf2q.backends.cpu.team import Team, Work, Works, bits
 from hf2q.backends.cpu.teamwork import DATA, MEMBERS, barrier, take
 from hf2q.backends.cpu.tiles import place
 from hf2q.simd import F32, INT, fma, inline, kernel, load, scratch, store, total
@@ -169,8 +169,7 @@ class DeltaNet:
         batch, tokens, channels = shape
         heads, keys, values = state
         groups = (channels - heads * values) // (2 * keys)
-        bits = (int(np.float32(number).view(np.uint32)) for number in (eps, keys**-0.5))
-        sizes = batch, tokens, channels, taps, groups, heads, keys, values, *bits, waiting
+        sizes = batch, tokens, channels, taps, groups, heads, keys, values, bits(eps), bits(keys**-0.5), waiting
         return Work(mix, sizes, shared=batch * tokens * heads * keys * values > 1 << 16)
 
     @staticmethod

@@ -12,7 +12,7 @@ import numpy as np
 
 from hf2q.backends.cpu.kernels.functions import silu
 from hf2q.backends.cpu.native import peek
-from hf2q.backends.cpu.team import Team, Work, Works
+from hf2q.backends.cpu.team import Team, Work, Works, bits
 from hf2q.backends.cpu.teamwork import take
 from hf2q.simd import F32, INT, Vector, fma, inline, kernel, load, sqrt, store, total
 
@@ -202,7 +202,7 @@ def rotate(job: int, member: int, team: int) -> None:
 def rows_work(kernel: Any, rows: int, columns: int, eps: float) -> Work:
     """A norm of so many rows."""
     each = max(1, UNIT // columns)
-    return Work(kernel, (rows, columns, int(np.float32(eps).view(np.uint32)), each), shared=rows > each)
+    return Work(kernel, (rows, columns, bits(eps), each), shared=rows > each)
 
 
 class Rowwise:
