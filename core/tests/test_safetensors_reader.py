@@ -204,6 +204,23 @@ def test_a_file_that_changes_underneath_is_noticed(tmp_path):
         rows.read(0, 1)
 
 
+@pytest.mark.parametrize("change", [lambda path: os.truncate(path, 100), lambda path: os.utime(path, ns=(0, 0))])
+def test_a_file_that_changes_between_being_opened_and_read_is_noticed(tmp_path, monkeypatch, change):
+    path = tmp_path / "model.safetensors"
+    save_file({"w": np.ones((8, 8), np.float32)}, path)
+    rows = open_checkpoint(tmp_path).rows("w")
+    real = os.preadv
+
+    def late(descriptor, buffers, offset):
+        change(path)
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr("hf2q.formats.files.os.preadv", late)
+    with pytest.raises(FormatError, match=r"model\.safetensors changed while it was being read") as raised:
+        rows.read(0, 8)
+    assert raised.value.hint == "start again"
+
+
 def test_nothing_stays_open_and_no_numpy_is_needed_to_look(tmp_path):
     save_file(arrays(), tmp_path / "model.safetensors")
     code = (

@@ -13,11 +13,10 @@ import numpy as np
 
 from hf2q.codec import QuantCodec, check_finite
 from hf2q.errors import FormatError, SourceError
-from hf2q.formats.files import open_regular, read_exactly
+from hf2q.formats.files import Identity, changed, open_regular, read_unchanged
 from hf2q.formats.gguf import GgufFile, GgufTensor
 from hf2q.formats.gguf.layout import MAGIC
 from hf2q.formats.gguf.shards import open_shards
-from hf2q.formats.safetensors.header import Identity
 from hf2q.types import Record, Shape, resolve
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def _identity(file: GgufFile) -> Identity:
     descriptor, size = open_regular(file.path)
     try:
         if size != file.size:
-            raise FormatError(f"{file.path} changed while it was being read", hint="start again")
+            raise changed(file.path)
         return Identity.of(descriptor)
     finally:
         os.close(descriptor)
@@ -138,13 +137,7 @@ class GgufRows:
         size = self._tensor.row_bytes
         out = np.empty((stop - start, size), np.uint8)
         if out.size:
-            descriptor, _ = open_regular(self._path)
-            try:
-                if Identity.of(descriptor) != self._identity:
-                    raise FormatError(f"{self._path} changed while it was being read", hint="start again")
-                read_exactly(descriptor, out.data.cast("B"), self._tensor.offset + start * size, self._path)
-            finally:
-                os.close(descriptor)
+            read_unchanged(self._path, self._identity, out.data.cast("B"), self._tensor.offset + start * size)
         return out
 
 

@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from hf2q.errors import FormatError, SourceError
-from hf2q.formats.files import open_regular
+from hf2q.errors import SourceError
+from hf2q.formats.files import changed, open_regular
 from hf2q.types import Record
 
 CHUNK = 4 << 20
@@ -44,7 +44,7 @@ def digest_file(path: str | os.PathLike[str], stop: threading.Event | None = Non
             found.update(view[:count])
             done += count
         if (done, before) != (size, os.fstat(descriptor).st_mtime_ns):
-            raise FormatError(f"{name} changed while it was being read", hint="start again")
+            raise changed(name)
     except OSError as error:
         raise SourceError(f"{name} cannot be read: {error.strerror}") from error
     finally:

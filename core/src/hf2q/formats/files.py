@@ -8,10 +8,26 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from hf2q.errors import FormatError, MissingFileError, SourceError
 
 _LFS = b"version https://git-lfs"
+
+
+class Identity(NamedTuple):
+    """What tells that a file is still the one whose header was read."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> Identity:
+        """The identity of an open file."""
+        found = os.fstat(descriptor)
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def open_regular(path: str) -> tuple[int, int]:
@@ -45,7 +61,7 @@ def _kind(mode: int) -> str:
 def read_exactly(descriptor: int, target: memoryview, offset: int, path: str) -> None:
     """Fill `target` (bytes) from `offset` on. Thread-safe.
 
-    Errors: FormatError when the file ends early, which means that it changed after its size was taken.
+    Errors: SourceError; FormatError when the file ends early, which means that it changed after its size was taken.
     """
     done = 0
     while done < len(target):
@@ -54,7 +70,7 @@ def read_exactly(descriptor: int, target: memoryview, offset: int, path: str) ->
         except OSError as error:
             raise SourceError(f"{path} cannot be read at byte {offset + done}: {error.strerror}") from error
         if count == 0:
-            raise FormatError(f"{path} ends at byte {offset + done}, expected data up to byte {offset + len(target)}")
+            raise changed(path, f"it ends at byte {offset + done}, expected data up to byte {offset + len(target)}")
         done += count
 
 
@@ -63,6 +79,28 @@ def read_bytes(descriptor: int, count: int, offset: int, path: str) -> bytes:
     buffer = bytearray(count)
     read_exactly(descriptor, memoryview(buffer), offset, path)
     return bytes(buffer)
+
+
+def read_unchanged(path: str, identity: Identity, target: memoryview, offset: int) -> None:
+    """Fill `target` (bytes) from `offset` on of the file that has `identity`. Thread-safe.
+
+    The file is opened for this read, so nothing has to be closed later and threads do not meet. It is looked at after
+    the read: a change before or meanwhile shows, where a look before would miss one in between.
+
+    Errors: those of `open_regular`; FormatError when the file is another one, or has changed.
+    """
+    descriptor, _ = open_regular(path)
+    try:
+        read_exactly(descriptor, target, offset, path)
+        if Identity.of(descriptor) != identity:
+            raise changed(path)
+    finally:
+        os.close(descriptor)
+
+
+def changed(path: str, how: str = "") -> FormatError:
+    """The error of a file that is not what it was a moment ago; `how` says more."""
+    return FormatError(f"{path} changed while it was being read{how and ': '}{how}", hint="start again")
 
 
 def refuse_lfs_pointer(start: bytes, path: str) -> None:

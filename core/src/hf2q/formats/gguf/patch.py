@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hf2q.errors import FormatError, UsageError, WriteError
-from hf2q.formats.files import open_regular, read_bytes, read_exactly
+from hf2q.formats.files import changed, open_regular, read_bytes, read_exactly
 from hf2q.formats.gguf.encode import encode_header
 from hf2q.formats.gguf.layout import ALIGNMENT_KEY, MAGIC
 from hf2q.formats.gguf.reader import GgufFile, open_gguf
@@ -75,7 +75,7 @@ def write_patched(
     descriptor, size = open_regular(file.path)
     try:
         if size != file.size:
-            raise FormatError(f"{file.path} changed while it was being read", hint="start again")
+            raise changed(file.path)
         start = file.data_offset if file.tensors else file.size
         if _header(file, [file.metadata.field(key) for key in file.metadata]) != read_bytes(
             descriptor, start, 0, file.path

@@ -18,10 +18,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from hf2q.errors import FormatError
-from hf2q.formats.files import open_regular, read_bytes, refuse_lfs_pointer
+from hf2q.formats.files import Identity, changed, open_regular, read_bytes, refuse_lfs_pointer
 from hf2q.formats.strict_json import parse
 from hf2q.types import Record, TensorInfo
 
@@ -63,21 +63,6 @@ _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 _METADATA = "__metadata__"
 
 
-class Identity(NamedTuple):
-    """What tells that a file is still the one whose header was read."""
-
-    device: int
-    inode: int
-    size: int
-    modified: int
-
-    @classmethod
-    def of(cls, descriptor: int) -> Identity:
-        """The identity of an open file."""
-        found = os.fstat(descriptor)
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-
-
 class Header(Record, frozen=True, kw_only=True):
     """A checked header: tensors sorted by name, and the text under ``__metadata__``."""
 
@@ -114,6 +99,8 @@ def read_header(directory: str, file: str) -> Header:
             raise FormatError(f"{path}: the header of {length} bytes begins with {found!r}, expected b'{{'")
         raw = read_bytes(descriptor, length, 8, path)
         identity = Identity.of(descriptor)
+        if identity.size != size:
+            raise changed(path)
     finally:
         os.close(descriptor)
     entries = parse(raw, path)

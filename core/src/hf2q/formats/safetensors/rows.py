@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hf2q.errors import ContractError, FormatError, TensorMismatchError
-from hf2q.formats.files import open_regular, read_exactly
-from hf2q.formats.safetensors.header import BITS, Identity
+from hf2q.errors import ContractError, TensorMismatchError
+from hf2q.formats.files import Identity, read_unchanged
+from hf2q.formats.safetensors.header import BITS
 from hf2q.types import Shape, TensorInfo
 
 if TYPE_CHECKING:
@@ -49,13 +48,8 @@ class RawRows:
             )
         data = np.empty((stop - start, self._size), np.uint8)
         if data.size:
-            descriptor, _ = open_regular(self._path)
-            try:
-                if Identity.of(descriptor) != self._identity:
-                    raise FormatError(f"{self._path} changed while it was being read", hint="start again")
-                read_exactly(descriptor, data.data.cast("B"), self._info.offset + start * self._size, self._path)
-            finally:
-                os.close(descriptor)
+            offset = self._info.offset + start * self._size
+            read_unchanged(self._path, self._identity, data.data.cast("B"), offset)
         return data
 
 
