@@ -94,7 +94,7 @@ def many(plugins, team, qtype, *, exact):
         data, weights = random_blocks(codec, rows, blocks, seed)
         matrix = Matrix.load(team, codec, data, weights.shape)
         linear = Linear(team, exact=exact)
-        for n in (2, 8, 31, 33, 140):
+        for n in (2, 8, 13, 31, 33, 140):
             x = np.random.default_rng(n).standard_normal((n, weights.shape[1])).astype(np.float32)
             (y,) = linear.matmul(x, matrix)
             if multiplies_tiles() and n >= TILED_FROM and not exact:
@@ -116,6 +116,22 @@ def test_many_rows(plugins, team, qtype, exact):
 def test_many_rows_of_the_others(plugins, team, qtype):
     many(plugins, team, qtype, exact=True)
     many(plugins, team, qtype, exact=False)
+
+
+@pytest.mark.parametrize("qtype", BLOCK_TYPES)
+def test_the_largest_sums(plugins, team, qtype):
+    """Weights and activations as large as they get, with the signs of some rows: partial sums of few bits must hold."""
+    codec, rng = plugins.codec(qtype), np.random.default_rng(8)
+    signs = rng.choice([-1, 1], (24, 512)).astype(np.float32)
+    signs[0], signs[1], signs[2] = 1, -1, np.where(np.arange(512) % 4 < 2, 1, -1)
+    data = codec.encode(signs, importance=np.ones(512, np.float32) if codec.needs_importance else None)
+    weights = codec.decode(data)
+    matrix = Matrix.load(team, codec, data, weights.shape)
+    x = np.concatenate([signs[:12], -signs[:4]])
+    for n in (4, 8, 16):
+        (y,) = Linear(team).matmul(x[:n], matrix)
+        assert_int8(y, x[:n], weights)
+        assert (Linear(team).matmul(x[n - 1 : n], matrix)[0] == y[n - 1]).all()
 
 
 def test_experts_and_mixed_types(plugins, team):

@@ -26,13 +26,15 @@ def prefetch_far(a: Any, i: Any) -> Built:
     return types.none, (types.int64, types.int64), make
 
 
-def asking(lines: int, *, far: bool) -> Any:
-    """A function for kernels, ask(acc, p): gives the vector `acc`, and asks for `lines` cache lines ahead of `p`.
+def asking(lines: int, *, far: bool, there: bool = False) -> Any:
+    """A function for kernels, ask(acc, p): gives the vector `acc`, and asks for `lines` cache lines ahead of `p`, or
+    for those that are `there`.
 
     It does so here and not elsewhere: of a loop that LLVM unrolls it would put all requests first, and kernels would
     run at half the speed. Hence an empty piece of assembly that seems to change both `acc` and the address.
     """
     distance, level = (FAR, 2) if far else (NEAR, 3)
+    begin = 0 if there else distance
 
     @define
     def ask(acc: Any, p: Any) -> Built:
@@ -43,7 +45,7 @@ def asking(lines: int, *, far: bool) -> Any:
                 kind = ir.FunctionType(both, [acc.type, i64])
                 tied = b.call(ir.InlineAsm(kind, "", f"={vector},=r,0,1", side_effect=True), [acc, p])
                 acc, p = b.extract_value(tied, 0), b.extract_value(tied, 1)
-            for place in range(distance, distance + 64 * lines, 64):
+            for place in range(begin, begin + 64 * lines, 64):
                 line = b.inttoptr(b.add(p, i64(place)), i8.as_pointer())
                 call(b, "llvm.prefetch.p0", ir.VoidType(), line, i32(0), i32(level), i32(1))
             return acc

@@ -125,6 +125,17 @@ def _dot_signed(t: Any, w: Any, s: Any) -> Built:
     return t, (t, t, t), lambda ctx, b, *values: _by_register(_both_signed)(b, *values)
 
 
+def _without(b: Any, n: int, t: Any, u: Any) -> Any:
+    shorts = ir.VectorType(i16, 2 * n)
+    return b.bitcast(b.sub(b.bitcast(t, shorts), b.bitcast(u, shorts)), t.type)
+
+
+@define
+def without(t: Any, u: Any) -> Built:
+    """The difference of 16-bit partial sums."""
+    return t, (t, t), lambda ctx, b, *values: _by_register(_without)(b, *values)
+
+
 narrow_step: Any = _narrow_shorts if SHORTS else dot if MACHINE.x86 else _dot_signed
 """narrow_step(partial, codes, activations)."""
 narrow_close: Any = _close_shorts if SHORTS else _close_nothing

@@ -11,8 +11,7 @@ from typing import Any
 from hf2q.backends.cpu.ahead import FAR, prefetch_far
 from hf2q.backends.cpu.blocks import Block
 from hf2q.backends.cpu.bytes import WIDE_FLIP
-from hf2q.backends.cpu.integer import put
-from hf2q.backends.cpu.integer_parts import rows_8
+from hf2q.backends.cpu.integer_parts import put, rows_8
 from hf2q.backends.cpu.job import (
     ACROSS,
     COLUMNS,

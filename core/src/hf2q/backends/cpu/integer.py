@@ -17,7 +17,8 @@ from hf2q.backends.cpu.ahead import asking
 from hf2q.backends.cpu.blocks import Block
 from hf2q.backends.cpu.bytes import HALVED, SIGNS, VNNI, WIDE_OFFSET, narrow_close, narrow_step, wide_close, wide_step
 from hf2q.backends.cpu.integer_halves import EIGHT_LANES, add_halves, in_halves, kept_in_place, taken_in_place
-from hf2q.backends.cpu.integer_parts import TILES, add_1, add_8, begin_of, finish_of, nothing, share_of, unpacked
+from hf2q.backends.cpu.integer_parts import TILES, add_1, add_8, begin_of, finish_of, nothing, put, share_of, unpacked
+from hf2q.backends.cpu.integer_slab import slab_kernel
 from hf2q.backends.cpu.job import (
     ACROSS,
     COLUMNS,
@@ -46,7 +47,7 @@ from hf2q.backends.cpu.job import (
 from hf2q.backends.cpu.native import peek
 from hf2q.backends.cpu.specialise import specialise, specialise_part
 from hf2q.backends.cpu.tiles import place
-from hf2q.simd import F32, I32, Kernel, Vector, as_int, inline, put32, scratch, store
+from hf2q.simd import F32, I32, Kernel, scratch
 
 F, I = F32(16), I32(16)  # noqa: E741
 
@@ -64,18 +65,6 @@ add: Any = None
 rows_of: Any = None
 taken: Any = None
 keep: Any = None
-
-
-@inline
-def put(y: int, acc: Vector, rows: int) -> None:
-    """Store sixteen sums, or as many as there are `rows` left."""
-    if rows >= 16:
-        store(y, 0, acc)
-    else:
-        lanes = scratch(I, 1)
-        lanes[0] = as_int(acc)
-        for lane in range(rows):
-            put32(y, 4 * lane, lanes[0, lane])
 
 
 def one_row(segment: int, job: int, unit: int) -> None:
@@ -177,7 +166,9 @@ def many_rows(segment: int, job: int, unit: int) -> None:
 
 
 def kernels(block: Block) -> dict[str, Kernel[[int, int, int], None]]:
-    """`one_row`, `many_rows`, and where they pay `few_rows_4` and `few_rows_8` of a qtype; compiled when used."""
+    """`one_row`, `many_rows`, and where they pay `few_rows_4`, `few_rows_8` and `slab_rows` of a qtype; compiled when
+    used.
+    """
     wide, words, packed = block.top == 0, block.group // 4, 16 * block.bytes
     offset = WIDE_OFFSET if wide else block.offset
     kept_as = 32 if block.group == 16 else 128  # the offset that sums in records are multiplied by
@@ -218,7 +209,8 @@ def kernels(block: Block) -> dict[str, Kernel[[int, int, int], None]]:
     # with half as many inputs to a sum, its ends take more than is won: without VNNI, and where codes lie unpacked
     halves = HALVED and (VNNI or block.group == 32)
     at_once = 8 if (VNNI and not HALVED) or (halves and block.group == 32) else 4
-    few_at_once = (4, 8) if VNNI or halves else (4,) if SIGNS else ()
+    slabs = SIGNS and not wide and not block.points
+    few_at_once = (4, 8) if (VNNI or halves) and not slabs else (4,) if SIGNS else ()
 
     def adding(template: Any, suffix: str, read: dict[str, Any], share: int) -> dict[str, Any]:
         suffix = f"{block.qtype}_{suffix}"
@@ -264,4 +256,6 @@ def kernels(block: Block) -> dict[str, Kernel[[int, int, int], None]]:
     for rows in few_at_once:
         few = tile(rows, "packed", few_words, unrolled)
         made[f"few_rows_{rows}"] = specialise(few_rows, f"{rows}_{block.qtype}", **shape, **few)
+    if slabs:
+        made["slab_rows"] = slab_kernel(block)
     return made

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from hf2q.backends.cpu.job import RECORD, SCALE
 from hf2q.backends.cpu.native import peek
-from hf2q.simd import F32, I32, Vector, fma, inline, load, spread
+from hf2q.simd import F32, I32, Vector, as_int, fma, inline, load, put32, scratch, spread, store
 
 F, I = F32(16), I32(16)  # noqa: E741
 
@@ -29,6 +29,18 @@ add: Any = None
 ask: Any = None
 begin: Any = None
 finish: Any = None
+
+
+@inline
+def put(y: int, acc: Vector, rows: int) -> None:
+    """Store sixteen sums, or as many as there are `rows` left."""
+    if rows >= 16:
+        store(y, 0, acc)
+    else:
+        lanes = scratch(I, 1)
+        lanes[0] = as_int(acc)
+        for lane in range(rows):
+            put32(y, 4 * lane, lanes[0, lane])
 
 
 def begin_of(x: int, at: int, half: int) -> Vector:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 FEW = 4, 8
 """Rows that pass together while every weight is read once."""
+FEW_ROWS = (4, "few_rows_4"), (8, "few_rows_8"), (16, "slab_rows")
+"""Up to how many rows the kernels of quantized weights are the fastest, where a qtype has them."""
 TILED_FROM = 32
 """Rows from which AMX tiles pay."""
 KEPT = 4096
@@ -250,15 +252,16 @@ class Linear:
         units: list[Units] = []
         for matrix, segment in zip(matrices, job.segments, strict=True):
             one, many, most = self._leaves(matrix)
+            few = self._few(matrix, count)
             if tiled and (matrix.quantized or matrix.qtype in SPLIT):
                 name, rows_each, pieces = "tiled_rows", min(count, TILED_ROWS), [(0, matrix.groups, 2)]
-            elif count <= FEW[-1]:
-                name, rows_each, pieces = one, max(1, count), halved(matrix, threads)
-                if count > 1:
-                    name = self._few(matrix, count)
-                    if not name and not matrix.table and (name := self._few(matrix, FEW[0])):
-                        rows_each = FEW[0]  # reading codes twice is faster than unpacking them, if none is looked up
-                    name = name or many
+            elif few or count <= FEW[-1]:
+                name, rows_each, pieces = few, max(1, count), halved(matrix, threads)
+                if count <= 1:
+                    name = one
+                elif not few and not matrix.table and (name := self._few(matrix, FEW[0])):
+                    rows_each = FEW[0]  # reading codes twice is faster than unpacking them, if none is looked up
+                name = name or many
             else:
                 name, rows_each = many, min(count, most)
                 each = min(UNIT_BYTES // (matrix.group_bytes * rows_each), matrix.groups // (UNITS_EACH * threads))
@@ -303,10 +306,10 @@ class Linear:
 
     def _few(self, matrix: Matrix, count: int) -> str:
         """The kernel for few rows that pass together, where the processor has registers for their sums; or ""."""
-        if not matrix.quantized:
-            return "few_floats" if LANES >= 8 else ""  # with four lanes unpacking takes longest, and is done once
-        name = f"few_rows_{next(few for few in FEW if few >= count)}"
-        return name if name in leaves(matrix.qtype) and not self.exact else ""
+        if not matrix.quantized:  # with four lanes unpacking takes longest, and is done once
+            return "few_floats" if LANES >= 8 and count <= FEW[-1] else ""
+        known = {} if self.exact else leaves(matrix.qtype)
+        return next((name for most, name in FEW_ROWS if count <= most and name in known), "")
 
     def reserve(self, rows: int, columns: int, shared: int = 0) -> None:
         """Room for so many activations, and for `shared` float32 numbers in `self.shared`: what is handed on inside one

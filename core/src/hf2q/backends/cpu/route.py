@@ -43,6 +43,9 @@ PLACE, EXPERT_BYTES, STACK_GROUP_BYTES, STACK_ROWS, GROUPS, STACK_TABLE, ONE, FO
 """Its address, bytes of an expert and of a group of rows, rows and groups of an expert, its table; the kernels for one,
 up to four, up to eight and more rows and how many rows a unit takes at most; where its results begin, in bytes."""
 STACK_WORDS = 12
+EIGHT_EACH = 8
+"""Groups of a unit that up to eight rows pass, where there are so many: what is prepared for these rows, each unit
+prepares anew (see `integer_slab`)."""
 
 
 @kernel(
@@ -95,10 +98,12 @@ def route(
             if passing == 0:
                 continue
             rows = min(passing, stacks[stack, MOST])
+            leaf = ONE if passing == 1 else FOUR if passing <= 4 else EIGHT if passing <= 8 else MANY
             each = unit_bytes // (stacks[stack, STACK_GROUP_BYTES] * rows)
+            if leaf == EIGHT:
+                each = max(each, EIGHT_EACH)
             each = max(1, min(each, groups // units_least))
             across = (groups + each - 1) // each
-            leaf = ONE if passing == 1 else FOUR if passing <= 4 else EIGHT if passing <= 8 else MANY
             segments[k, LEAF] = stacks[stack, leaf]
             segments[k, WEIGHTS] = stacks[stack, PLACE] + expert * stacks[stack, EXPERT_BYTES]
             segments[k, GROUP_BYTES], segments[k, ROWS] = stacks[stack, STACK_GROUP_BYTES], stacks[stack, STACK_ROWS]

@@ -14,7 +14,7 @@ from typing import Any
 
 from hf2q.backends.cpu.blocks import Block
 from hf2q.backends.cpu.floats import READERS, unpack_floats, unpacking
-from hf2q.backends.cpu.integer import put
+from hf2q.backends.cpu.integer_parts import put
 from hf2q.backends.cpu.isa import EMULATED, isa
 from hf2q.backends.cpu.job import (
     ACROSS,
