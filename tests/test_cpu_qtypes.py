@@ -118,8 +118,22 @@ def test_many_rows_of_the_others(plugins, team, qtype):
     many(plugins, team, qtype, exact=False)
 
 
-@pytest.mark.parametrize("qtype", BLOCK_TYPES)
+LARGEST = [*SOME, "Q5_K"]
+"""Codes of five bits without an offset have a path of their own in `integer_slab`."""
+
+
+@pytest.mark.parametrize("qtype", LARGEST)
 def test_the_largest_sums(plugins, team, qtype):
+    largest(plugins, team, qtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("qtype", [qtype for qtype in BLOCK_TYPES if qtype not in LARGEST])
+def test_the_largest_sums_of_the_others(plugins, team, qtype):
+    largest(plugins, team, qtype)
+
+
+def largest(plugins, team, qtype):
     """Weights and activations as large as they get, with the signs of some rows: partial sums of few bits must hold."""
     codec, rng = plugins.codec(qtype), np.random.default_rng(8)
     signs = rng.choice([-1, 1], (24, 512)).astype(np.float32)
