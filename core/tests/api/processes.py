@@ -56,7 +56,7 @@ def _read(process):
         process.lines.append(line.rstrip("\n"))
 
 
-def said(process, wanted, count=1, seconds=20):
+def said(process, wanted, count=1, seconds=60):
     """Wait until a line that holds `wanted` has come `count` times; return the last."""
     end = time.monotonic() + seconds
     while True:

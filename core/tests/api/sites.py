@@ -81,7 +81,7 @@ class Site:
         return {"model": "scripted", "messages": [{"role": "user", "content": text}], **more}
 
     @staticmethod
-    def wait_for(condition, seconds=20):
+    def wait_for(condition, seconds=60):
         """Wait until `condition()` holds."""
         end = time.monotonic() + seconds
         while not condition():
@@ -135,7 +135,7 @@ def serving(
                 job.result()
         thread.start()
         site = Site(service, engine, url(sock))
-        site.compute = compute
+        site.compute, site.listener = compute, sock
         try:
             yield site
         finally:

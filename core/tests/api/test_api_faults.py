@@ -16,7 +16,7 @@ def frames(body):
     return [json.loads(line) for line in lines if line != "[DONE]"], "[DONE]" in lines
 
 
-def wait_until(condition, seconds=15):
+def wait_until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -46,7 +46,7 @@ def test_a_stuck_worker_ends_each_request_once_and_stays_out(tmp_path):
         assert (state["ready"], state["models"][0]["state"], state["models"][0]["leases"]) == (False, "failed", 0)
         # its thread never comes back, and does not keep the process
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_a_child_that_is_killed_is_replaced_and_the_port_stays_open():
@@ -61,7 +61,7 @@ def test_a_child_that_is_killed_is_replaced_and_the_port_stays_open():
             with _broken():
                 assert b"[DONE]" not in each.read()
         # nobody is refused meanwhile: a request waits until there is somebody again
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while (answer := post(process).getresponse()).status != 200:
             assert answer.status == 503
             assert time.monotonic() < deadline
@@ -69,7 +69,7 @@ def test_a_child_that_is_killed_is_replaced_and_the_port_stays_open():
         assert json.loads(get(process, "/hf2q/v1/runtime").read())["pid"] != first["pid"]
         said(process, "the server was ended by SIGKILL")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 class _broken:
@@ -98,7 +98,7 @@ def test_a_broken_engine_is_replaced_by_the_supervisor(tmp_path):
         said(process, "ready", count=2)
         assert post(process).getresponse().status == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_a_supervisor_passes_signals_on_once():
@@ -107,7 +107,7 @@ def test_a_supervisor_passes_signals_on_once():
         response.readline()
         process.send_signal(signal.SIGINT)
         assert response.read().decode().endswith("data: [DONE]\n\n")
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
         assert not [line for line in process.lines if "starting it again" in line]
         with pytest.raises(ConnectionRefusedError):
             get(process, "/health")
@@ -131,14 +131,14 @@ def test_a_child_does_not_outlive_its_supervisor():
 
 def test_a_start_that_fails_is_not_tried_again():
     with server(supervise=True, fault="load", wait=False) as process:
-        assert process.wait(timeout=20) == 1
+        assert process.wait(timeout=60) == 1
         assert process.stderr.read().count("the file is broken") == 1
 
 
 def test_a_clean_end_is_not_taken_for_a_crash():
     with server(supervise=True) as process:
         assert ask(process, "POST", "/shutdown").getresponse().status == 202
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
         assert not [line for line in process.lines if "starting it again" in line]
 
 
@@ -148,7 +148,7 @@ def test_a_log_that_cannot_be_written_breaks_nothing():
         for _ in range(3):
             assert post(process).getresponse().status == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_a_log_without_a_reader_breaks_nothing():
@@ -157,7 +157,7 @@ def test_a_log_without_a_reader_breaks_nothing():
         for _ in range(3):
             assert post(process).getresponse().status == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_lines_of_the_log():
@@ -166,7 +166,7 @@ def test_lines_of_the_log():
         ask(process, "POST", "/v1/chat/completions", b"{}", {"content-type": "application/json"}).getresponse().read()
         get(process, "/health").read()
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=20)
+        process.wait(timeout=60)
         lines = [json.loads(line) for line in process.stderr.read().splitlines()]
     told = [line for line in lines if line.get("event") == "request"]
     assert [(line["status"], line["stream"], line["complete"]) for line in told] == [

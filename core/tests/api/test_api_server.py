@@ -15,7 +15,7 @@ def test_signal_while_idle(number):
     with server() as process:
         assert get(process, "/readyz").status == 200
         process.send_signal(number)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
         said(process, "stopping")
         assert (process.lines, process.stderr.read()) == (["ready", "stopping"], "")
 
@@ -29,7 +29,7 @@ def test_running_answers_finish():
         body = response.read().decode()
         assert body.endswith("data: [DONE]\n\n")
         assert body.count('"content":"x"') == 50
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
         with pytest.raises(ConnectionRefusedError):
             get(process, "/health")
 
@@ -48,7 +48,7 @@ def test_answers_that_do_not_finish_are_told(how):
         assert '"code":"shutting_down"' in body
         assert "[DONE]" not in body
         assert unary.getresponse().status == 503
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_shutdown_over_http():
@@ -62,7 +62,7 @@ def test_shutdown_over_http():
         assert b'"status":"accepted"' in body
         assert b'"active":1' in body
         assert response.read().decode().endswith("data: [DONE]\n\n")  # the same drain as a signal's
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_health_while_loading_and_a_signal_then():
@@ -72,7 +72,7 @@ def test_health_while_loading_and_a_signal_then():
         assert (response.status, response.headers["retry-after"]) == (503, "1")
         assert post(process).getresponse().status == 503
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_health_while_loading_and_a_signal_then():
 )
 def test_model_that_cannot_be_loaded_ends_the_server(fault, message):
     with server(fault=fault, wait=False) as process:
-        assert process.wait(timeout=20) == 1
+        assert process.wait(timeout=60) == 1
         assert message in process.stderr.read()
 
 

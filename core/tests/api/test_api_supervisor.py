@@ -108,7 +108,7 @@ sys.exit(Supervisor(child, listen("127.0.0.1", 0), note=note, first_s=30).run())
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert "starting it again" in process.stdout.readline()
         process.send_signal(number)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("value", ["", "3", "x:y", "3:", ":4"])

@@ -50,7 +50,7 @@ from hf2q.backends.cpu.tiles import place
 from hf2q.simd import F32, I32, Kernel, Vector, fma, high_half, load, low_half, scratch, spread, store
 
 F, I = F32(8), I32(8)  # noqa: E741
-F16, I16 = F32(16), I32(16)
+SIXTEEN = F32(16)
 
 SLAB = 256
 """Inputs of a slab: with eight rows some 20 KB, and a whole block of every qtype."""
@@ -179,7 +179,7 @@ def slab_rows(segment: int, job: int, unit: int) -> None:
     source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
     y, y_stride = peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
     records, x_stride = peek(job, RECORDS), columns // 32 * RECORD
-    scales, mins, acc = scratch(F16, SUBS), scratch(F16, SUBS), scratch(F16, ROOM)
+    scales, mins, acc = scratch(SIXTEEN, SUBS), scratch(SIXTEEN, SUBS), scratch(SIXTEEN, ROOM)
     slab, sums = place(scratch(I, SLAB_ROOM)), place(acc)
     subs = SUBS + (unit >> 62)  # SUBS, but LLVM must not know: it would unroll the loop to no use
     first = unit % across * each
@@ -189,7 +189,7 @@ def slab_rows(segment: int, job: int, unit: int) -> None:
         for r in range(0, count, 8):
             last = min(8, count - r) - 1
             for n in range(8 * (stop - g)):
-                acc[n] = F16(0)
+                acc[n] = SIXTEEN(0)
             for k in range(0, columns, SLAB):
                 here = min(SLAB, columns - k)
                 for n in range(8 * (here // 32)):
@@ -230,6 +230,7 @@ def slab_kernel(block: Block) -> Kernel[[int, int, int], None]:
     """`slab_rows` of a qtype with narrow codes."""
     bias, restored = bias_of(block)
     by_two = 32 // block.group
+    kept_as = 32 if block.group == 16 else 128  # what sums in records are multiplied by, negative
     each, at = 32 * by_two, 288
     places: dict[str, int] = {}
     for name, there in (("LOW_AT", block.minimums), ("BIAS_AT", bias > 0), ("SUM_AT", restored)):
@@ -280,7 +281,7 @@ def slab_kernel(block: Block) -> Kernel[[int, int, int], None]:
             WORDS=block.group // 4,
             LOWS=LOWS_16 if block.group == 16 else LOW_32,
             SUMS=SUMS_16 if block.group == 16 else SUM_32,
-            DOWN=((4 * block.group if block.group == 32 else 32) // bias).bit_length() - 1 if restored else 0,
+            DOWN=(kept_as // bias).bit_length() - 1 if restored else 0,
         ),
         **row,
     )
