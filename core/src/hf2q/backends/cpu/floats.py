@@ -11,7 +11,7 @@ from typing import Any
 from hf2q.backends.cpu.ahead import FAR, prefetch_far
 from hf2q.backends.cpu.blocks import Block
 from hf2q.backends.cpu.bytes import WIDE_FLIP
-from hf2q.backends.cpu.integer_parts import put, rows_8
+from hf2q.backends.cpu.integer_parts import passing_of, put, rows_8, weights_of
 from hf2q.backends.cpu.job import (
     ACROSS,
     COLUMNS,
@@ -20,10 +20,8 @@ from hf2q.backends.cpu.job import (
     IN,
     MOST_ROWS,
     OUT,
-    PASSING,
     RESULTS,
     ROWS,
-    ROWS_EACH,
     STEP,
     TABLE,
     WEIGHTS,
@@ -142,16 +140,9 @@ def add_one(panel: Vector, acc: Vector, r: int, count: int, x: int, index: int, 
 
 
 def float_rows(segment: int, job: int, unit: int) -> None:
-    w, group_bytes, rows, table = (
-        peek(segment, WEIGHTS),
-        peek(segment, GROUP_BYTES),
-        peek(segment, ROWS),
-        peek(segment, TABLE),
-    )
+    w, group_bytes, rows, table = weights_of(segment)
     columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
-    start = unit // across * peek(segment, ROWS_EACH)
-    count = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start)
-    source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
+    count, source, target = passing_of(segment, unit)
     x, y, stride = peek(job, X), peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
     panel, acc = scratch(F, STEP), scratch(F, MOST_ROWS)
     first = unit % across * each
@@ -180,9 +171,8 @@ def few_floats(segment: int, job: int, unit: int) -> None:
     """Up to eight rows, the last repeated where there are fewer; every weight is read once, into a register."""
     w, group_bytes, rows = peek(segment, WEIGHTS), peek(segment, GROUP_BYTES), peek(segment, ROWS)
     columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
-    start = unit // across * peek(segment, ROWS_EACH)
-    last = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start) - 1
-    source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
+    count, source, target = passing_of(segment, unit)
+    last = count - 1
     y, stride = peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
     x0, x1, x2, x3, x4, x5, x6, x7 = rows_8(peek(job, X), 4 * columns, source, last)
     acc = scratch(F, 8)
@@ -227,9 +217,8 @@ def few_floats_by_four(segment: int, job: int, unit: int) -> None:
     """
     w, group_bytes, rows = peek(segment, WEIGHTS), peek(segment, GROUP_BYTES), peek(segment, ROWS)
     columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
-    start = unit // across * peek(segment, ROWS_EACH)
-    last = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start) - 1
-    source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
+    count, source, target = passing_of(segment, unit)
+    last = count - 1
     x, y, stride = peek(job, X), peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
     acc = scratch(F, 8)
     first = unit % across * each

@@ -17,30 +17,36 @@ from hf2q.backends.cpu.ahead import asking
 from hf2q.backends.cpu.blocks import Block
 from hf2q.backends.cpu.bytes import HALVED, SIGNS, VNNI, WIDE_OFFSET, narrow_close, narrow_step, wide_close, wide_step
 from hf2q.backends.cpu.integer_halves import EIGHT_LANES, add_halves, in_halves, kept_in_place, taken_in_place
-from hf2q.backends.cpu.integer_parts import TILES, add_1, add_8, begin_of, finish_of, nothing, put, share_of, unpacked
+from hf2q.backends.cpu.integer_parts import (
+    TILES,
+    add_1,
+    add_8,
+    begin_of,
+    finish_of,
+    nothing,
+    passing_of,
+    put,
+    share_of,
+    unpacked,
+    weights_of,
+)
 from hf2q.backends.cpu.integer_slab import slab_kernel
 from hf2q.backends.cpu.job import (
     ACROSS,
     COLUMNS,
-    GROUP_BYTES,
     GROUPS_EACH,
     IN,
     LOW_32,
     LOWS_16,
     MOST_ROWS,
     OUT,
-    PASSING,
     RECORD,
     RECORDS,
     RESULTS,
-    ROWS,
-    ROWS_EACH,
     STEP,
     STEP_WORDS,
     SUM_32,
     SUMS_16,
-    TABLE,
-    WEIGHTS,
     Y_STRIDE,
     Y,
 )
@@ -68,12 +74,7 @@ keep: Any = None
 
 
 def one_row(segment: int, job: int, unit: int) -> None:
-    w, group_bytes, rows, table = (
-        peek(segment, WEIGHTS),
-        peek(segment, GROUP_BYTES),
-        peek(segment, ROWS),
-        peek(segment, TABLE),
-    )
+    w, group_bytes, rows, table = weights_of(segment)
     columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
     passing = unit // across
     y = peek(job, RESULTS) + peek(segment, Y) + peek(peek(segment, OUT), passing) * peek(segment, Y_STRIDE)
@@ -94,16 +95,10 @@ def one_row(segment: int, job: int, unit: int) -> None:
 
 def few_rows(segment: int, job: int, unit: int) -> None:
     """Up to as many rows as `add` takes at once; the last is repeated where there are fewer."""
-    w, group_bytes, rows, table = (
-        peek(segment, WEIGHTS),
-        peek(segment, GROUP_BYTES),
-        peek(segment, ROWS),
-        peek(segment, TABLE),
-    )
+    w, group_bytes, rows, table = weights_of(segment)
     columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
-    start = unit // across * peek(segment, ROWS_EACH)
-    last = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start) - 1
-    source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
+    count, source, target = passing_of(segment, unit)
+    last = count - 1
     y, stride = peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
     scales, mins, acc = scratch(F, SUBS), scratch(F, SUBS), scratch(F, 8)
     x = rows_of(peek(job, RECORDS), columns // 32 * RECORD, source, last)
@@ -124,16 +119,9 @@ def few_rows(segment: int, job: int, unit: int) -> None:
 
 
 def many_rows(segment: int, job: int, unit: int) -> None:
-    w, group_bytes, rows, table = (
-        peek(segment, WEIGHTS),
-        peek(segment, GROUP_BYTES),
-        peek(segment, ROWS),
-        peek(segment, TABLE),
-    )
+    w, group_bytes, rows, table = weights_of(segment)
     columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
-    start = unit // across * peek(segment, ROWS_EACH)
-    count = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start)
-    source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
+    count, source, target = passing_of(segment, unit)
     y, stride = peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
     words, w_scales, w_mins = scratch(I, STEP_WORDS), scratch(F, SUBS_STEP), scratch(F, SUBS_STEP)
     one_scales, one_mins, acc = scratch(F, SUBS), scratch(F, SUBS), scratch(F, ROOM)

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from hf2q.backends.cpu.job import RECORD, SCALE
+from hf2q.backends.cpu.job import (
+    ACROSS,
+    GROUP_BYTES,
+    IN,
+    OUT,
+    PASSING,
+    RECORD,
+    ROWS,
+    ROWS_EACH,
+    SCALE,
+    TABLE,
+    WEIGHTS,
+)
 from hf2q.backends.cpu.native import peek
 from hf2q.simd import F32, I32, Vector, as_int, fma, inline, load, put32, scratch, spread, store
 
@@ -29,6 +41,20 @@ add: Any = None
 ask: Any = None
 begin: Any = None
 finish: Any = None
+
+
+@inline
+def weights_of(segment: int) -> Four:
+    """Where weights begin, the bytes of a group of sixteen rows, how many rows there are, the table of their codes."""
+    return peek(segment, WEIGHTS), peek(segment, GROUP_BYTES), peek(segment, ROWS), peek(segment, TABLE)
+
+
+@inline
+def passing_of(segment: int, unit: int) -> tuple[int, int, int]:
+    """Of the rows of x in a unit: how many there are, and where their places in x and in the result are listed."""
+    start = unit // peek(segment, ACROSS) * peek(segment, ROWS_EACH)
+    count = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start)
+    return count, peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
 
 
 @inline

@@ -20,27 +20,19 @@ from typing import Any
 from hf2q.backends.cpu.ahead import asking
 from hf2q.backends.cpu.blocks import Block
 from hf2q.backends.cpu.bytes import narrow_close, narrow_step, without
-from hf2q.backends.cpu.integer_parts import Eight, nothing, put, share_of
+from hf2q.backends.cpu.integer_parts import Eight, nothing, passing_of, put, share_of, weights_of
 from hf2q.backends.cpu.job import (
     ACROSS,
     COLUMNS,
-    GROUP_BYTES,
     GROUPS_EACH,
-    IN,
     LOW_32,
     LOWS_16,
-    OUT,
-    PASSING,
     RECORD,
     RECORDS,
     RESULTS,
-    ROWS,
-    ROWS_EACH,
     SCALE,
     SUM_32,
     SUMS_16,
-    TABLE,
-    WEIGHTS,
     Y_STRIDE,
     Y,
 )
@@ -167,16 +159,9 @@ def add_halves(
 
 
 def slab_rows(segment: int, job: int, unit: int) -> None:
-    w, group_bytes, rows, table = (
-        peek(segment, WEIGHTS),
-        peek(segment, GROUP_BYTES),
-        peek(segment, ROWS),
-        peek(segment, TABLE),
-    )
+    w, group_bytes, rows, table = weights_of(segment)
     columns, across, each = peek(job, COLUMNS), peek(segment, ACROSS), peek(segment, GROUPS_EACH)
-    start = unit // across * peek(segment, ROWS_EACH)
-    count = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start)
-    source, target = peek(segment, IN) + 8 * start, peek(segment, OUT) + 8 * start
+    count, source, target = passing_of(segment, unit)
     y, y_stride = peek(job, RESULTS) + peek(segment, Y), peek(segment, Y_STRIDE)
     records, x_stride = peek(job, RECORDS), columns // 32 * RECORD
     scales, mins, acc = scratch(SIXTEEN, SUBS), scratch(SIXTEEN, SUBS), scratch(SIXTEEN, ROOM)

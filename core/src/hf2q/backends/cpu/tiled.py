@@ -14,24 +14,20 @@ from typing import Any
 
 from hf2q.backends.cpu.blocks import Block
 from hf2q.backends.cpu.floats import READERS, unpack_floats, unpacking
-from hf2q.backends.cpu.integer_parts import put
+from hf2q.backends.cpu.integer_parts import put, weights_of
 from hf2q.backends.cpu.isa import EMULATED, isa
 from hf2q.backends.cpu.job import (
     ACROSS,
     COLUMNS,
     COUNT,
-    GROUP_BYTES,
     IN,
     OUT,
     PASSING,
     RESULTS,
-    ROWS,
     ROWS_EACH,
     SLICES,
     STEP,
-    TABLE,
     TILES,
-    WEIGHTS,
     Y_STRIDE,
     X,
     Y,
@@ -105,12 +101,7 @@ def to_bfloat16_pairs(job: int, number: int, unused: int) -> None:
 
 
 def tiled_rows(segment: int, job: int, unit: int) -> None:
-    w, group_bytes, rows, table = (
-        peek(segment, WEIGHTS),
-        peek(segment, GROUP_BYTES),
-        peek(segment, ROWS),
-        peek(segment, TABLE),
-    )
+    w, group_bytes, rows, table = weights_of(segment)
     columns, across = peek(job, COLUMNS), peek(segment, ACROSS)
     start = unit // across * peek(segment, ROWS_EACH)
     count = min(peek(segment, ROWS_EACH), peek(segment, PASSING) - start)
